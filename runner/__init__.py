@@ -1,0 +1,1 @@
+"""Files, plans, campaigns, reports and the command line: everything around a run."""

@@ -1,0 +1,1 @@
+"""One run: environments, agents, contracts, scoring, and the processes that host them."""

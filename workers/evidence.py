@@ -1,0 +1,57 @@
+"""What happened in one run, as seen from the tools: the input of scoring and of the trace.
+
+Knows nothing of the agent's inner life and nothing of contracts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from passhat.workers.agent import Final
+from passhat.workers.environment import Breach, Effect, Principal, ToolResult
+from passhat.workers.records import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call: what was asked, on whose behalf, and the answer."""
+
+    tool: str
+    arguments: Mapping[str, Any]  # canonical: nulls dropped, whole floats as integers
+    result: ToolResult
+    principal: Principal
+    turn: int
+
+    @property
+    def succeeded(self) -> bool:
+        return self.result.error is None
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a run has used; costs are whole micro-dollars so that sums are exact."""
+
+    tokens_in: int = 0
+    tokens_cached: int = 0
+    tokens_out: int = 0
+    cost_micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything scoring may look at."""
+
+    calls: tuple[Call, ...]
+    final: Final | None  # None when the runner ended the run
+    claimed: Outcome
+    assigned: Outcome  # NONE when the claim stands
+    effects: tuple[Effect, ...]
+    breaches: tuple[Breach, ...]
+    facts: int  # Safety bits the environment knows
+    usage: Usage
+    turns: int
+    virtual_ms: int
+
+    @property
+    def terminal(self) -> Outcome:
+        return self.assigned if self.assigned is not Outcome.NONE else self.claimed
