@@ -1,0 +1,125 @@
+"""The process in which environments and agents run, and the zygote it is forked from.
+
+A worker starts one zygote: a small process that has imported what every child needs and has no threads, so that a
+child can be forked from it in a millisecond, again and again. A hang or a crash then costs one run and one fork. The
+child sends each record as soon as the run is over: the first run without a record is the one that was running.
+"""
+
+import ctypes
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import Any, NoReturn
+
+from passhat.workers.episode import describe
+from passhat.workers.host import Host, preload
+from passhat.workers.order import Shard, WorkOrder
+
+ITEM = struct.Struct("<cI")  # tag and length of what a child sends
+READY, RECORD, DONE, ERROR = b"H", b"R", b"D", b"E"
+
+SHARD = struct.Struct("<QQQId")
+LENGTH = struct.Struct("<I")
+EXIT = struct.Struct("<i")  # what the zygote says of a child that ended: its wait status
+FORK, KILL = b"F", b"K"
+BELL = b"!"  # a shard has ended: worth looking at once
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Zygote: read the work order from the socket given by number, then fork a child whenever asked."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    plane_fd = int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    order: WorkOrder = pickle.loads(read_exactly(control, LENGTH.unpack(read_exactly(control, LENGTH.size))[0]))
+    preload(order)
+    wake_fd, woken_fd = os.pipe()  # readable when a child has ended
+    os.set_blocking(woken_fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken_fd)
+    child = 0
+    while True:
+        ready = select.select([control.fileno(), wake_fd], [], [])[0]
+        if wake_fd in ready:
+            os.read(wake_fd, 1)
+            child = _reap(child, control)
+            continue
+        message, fds, _, _ = socket.recv_fds(control, 1, 2)
+        if child and message in (KILL, b""):
+            os.kill(child, signal.SIGKILL)
+        if not message:
+            return
+        if message == FORK:
+            child = os.fork()
+            if child == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                control.close()
+                _serve(order, fds[0], fds[1], plane_fd)
+            for fd in fds:
+                os.close(fd)
+
+
+def _reap(child: int, control: socket.socket) -> int:
+    """Report the child's end, if it has ended; return the child that still runs, or 0."""
+    pid, status = os.waitpid(child, os.WNOHANG) if child else (0, 0)
+    if not pid:
+        return child
+    control.sendall(EXIT.pack(status))
+    return 0
+
+
+def _serve(order: WorkOrder, shards_fd: int, records_fd: int, plane_fd: int) -> NoReturn:
+    """Child: serve shards until the other end closes; never return into the zygote's loop."""
+    die_with_parent()
+    shards = socket.socket(fileno=shards_fd)
+    code = 0
+    try:
+        host = Host(order, mmap.mmap(plane_fd, mmap.PAGESIZE))
+        _send(records_fd, READY)
+        while data := read_exactly(shards, SHARD.size):
+            for finished in host.run(Shard(*SHARD.unpack(data))):
+                _send(records_fd, RECORD, finished.packed)
+            _send(records_fd, DONE)
+            shards.sendall(BELL)
+        host.close()
+    except BaseException as error:
+        code = 1
+        _send(records_fd, ERROR, describe(error).encode())
+    finally:
+        os._exit(code)
+
+
+def _send(fd: int, tag: bytes, data: bytes = b"") -> None:
+    view = memoryview(ITEM.pack(tag, len(data)) + data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def read_exactly(stream: socket.socket, size: int) -> bytes:
+    """Return `size` bytes, or nothing when the other end closed before the first."""
+    data = b""
+    while len(data) < size:
+        chunk = stream.recv(size - len(data))
+        if not chunk:
+            return b""
+        data += chunk
+    return data
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process with its parent; elsewhere than on Linux a closed pipe ends it."""
+    if sys.platform == "linux":
+        libc: Any = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What a worker is told: the work order of a campaign, sent once, and the shards of it, sent one by one.
+
+The grid lists runs task by task, run-index by run-index, release by release, so that both releases meet a task at
+the same time and a task is built once for all its runs. A position in the grid is all a shard needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from passhat.workers.contract import Task
+
+
+class Cell(NamedTuple):
+    """Indices into the plan."""
+
+    release: int
+    task: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """releases × tasks × runs, as arithmetic: a million runs cost no memory."""
+
+    releases: int
+    tasks: int
+    runs: int
+
+    def __len__(self) -> int:
+        return self.releases * self.tasks * self.runs
+
+    def locate(self, position: int) -> Cell:
+        rest, release = divmod(position, self.releases)
+        task, run = divmod(rest, self.runs)
+        return Cell(release, task, run)
+
+    def position(self, release: int, task: int, run: int) -> int:
+        return (task * self.runs + run) * self.releases + release
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where the runner ends a run. `seconds` is wall time and only a guard: a run it ends does not repeat."""
+
+    turns: int = 50
+    cost_usd: float | None = None
+    virtual_ms: int | None = None
+    seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """How a worker gets a release's agent."""
+
+    name: str
+    target: str  # "scripted", or "module:function" of a Python callable
+    flaws: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # name → (probability, correlation)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOrder:
+    """Everything about a campaign that its workers need."""
+
+    environment: str  # "desk", or "module:factory"
+    releases: tuple[AgentSpec, ...]
+    tasks: Sequence[Task]
+    runs_per_task: int
+    seed: int
+    stream: str  # "release": each release has noise of its own; "common": common random numbers
+    limits: Limits
+    sys_path: tuple[str, ...] = ()  # folders of the user's own modules
+    trace_dir: str | None = None
+    trace_every: int = 50  # keep one passed run in so many, chosen by seed; failed and invalid ones always
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(len(self.releases), len(self.tasks), self.runs_per_task)
+
+
+class Shard(NamedTuple):
+    """A stretch of the grid for one worker, to be left off after `seconds` even if runs remain."""
+
+    id: int
+    first: int
+    stop: int
+    attempt: int
+    seconds: float

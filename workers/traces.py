@@ -1,0 +1,79 @@
+"""Traces: what is kept of a run beyond its record, for a person to read. Written by workers, one file per shard."""
+
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from passhat.workers import frames
+from passhat.workers.contract import Task
+from passhat.workers.episode import Episode
+from passhat.workers.records import RunRecord
+
+
+def trace_name(file: int) -> str:
+    """Return the name of a trace file; `file` is the id of the shard that wrote it."""
+    return f"{file:08d}.mpk"
+
+
+def compose(task: Task, release: str, record: RunRecord, episode: Episode) -> dict[str, Any]:
+    """Return everything there is to see of a run, as plain values."""
+    judgement, evidence = episode.judgement, episode.evidence
+    return {
+        "release": release,
+        "task": task.id,
+        "run": record.run,
+        "attempt": record.attempt,
+        "request": task.request,
+        "inputs": dict(task.inputs),
+        "calls": [
+            {
+                "tool": call.tool,
+                "arguments": dict(call.arguments),
+                "error": call.result.error,
+                "result": dict(call.result.content),
+                "receipt": asdict(call.result.receipt) if call.result.receipt else None,
+                "principal": asdict(call.principal),
+            }
+            for call in episode.calls
+        ],
+        "final": asdict(episode.final) if episode.final else None,
+        "effects": [asdict(effect) for effect in evidence.effects] if evidence else [],
+        "breaches": [asdict(breach) for breach in evidence.breaches] if evidence else [],
+        "findings": list(judgement.findings) if judgement else [],
+        "log": episode.log,
+        "error": episode.error,
+    }
+
+
+class TraceFile:
+    """The trace file of one shard; made when the first trace is kept."""
+
+    def __init__(self, folder: str, file: int) -> None:
+        self._path = Path(folder) / trace_name(file)
+        self._file = file
+        self._stream: Any = None
+
+    def append(self, trace: dict[str, Any]) -> tuple[int, int]:
+        """Write a trace and return where it is: file and offset."""
+        if self._stream is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self._path.open("ab", buffering=0)
+        offset = self._stream.seek(0, 2)
+        self._stream.write(frames.wrap(zlib.compress(msgpack.packb(trace, default=repr), 1)))
+        return self._file, offset
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+def read_trace(folder: Path, file: int, offset: int) -> dict[str, Any]:
+    """Return a trace by its place; raise ValueError when the file is cut or damaged there."""
+    with (folder / trace_name(file)).open("rb") as stream:
+        stream.seek(offset)
+        payload = frames.read_one(stream)
+    trace: dict[str, Any] = msgpack.unpackb(zlib.decompress(payload), strict_map_key=False)
+    return trace
