@@ -27,12 +27,12 @@ class DamagedFrame(ValueError):
 
 
 class FrameHeader(NamedTuple):
-    """Which records a frame holds: `count` of them, in the order of the plan from `first` on."""
+    """Which records a frame holds: `runs` of them, in the order of the plan from `first` on."""
 
     shard: int
     worker: int
     first: int
-    count: int
+    runs: int
     seconds: float  # wall time spent on these runs
     note: str = ""  # how a child ended, when it did not end well
 
@@ -66,8 +66,8 @@ def parse(payload: bytes | memoryview) -> Frame:
     objects = unpack_all(payload)
     header = FrameHeader(*next(objects))
     records = [unpack_record(values) for values in objects]
-    if len(records) != header.count:
-        raise DamagedFrame(f"shard {header.shard}: {header.count} records announced, {len(records)} found")
+    if len(records) != header.runs:
+        raise DamagedFrame(f"shard {header.shard}: {header.runs} records announced, {len(records)} found")
     return Frame(header, records)
 
 
