@@ -16,6 +16,7 @@ The rules:
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from passhat.workers.order import Shard
 
@@ -25,6 +26,14 @@ SHORTEST_S, LONGEST_S = 0.05, 2.0
 SHARDS_LEFT = 4  # aim at so many shards for each worker until the end
 MEMORY = 0.7  # weight of what was known about a run's duration against the latest frame
 LOSSES_IN_A_ROW = 5
+
+
+class Stretch(NamedTuple):
+    """Positions [first, stop) of the plan that are owed as this attempt."""
+
+    first: int
+    stop: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +186,7 @@ class Schedule:
         self._unsettled -= runs
         if attempt < self._max_attempts:
             for position in invalid:
-                self._owed.append((position, position + 1, attempt + 1))
+                self._owed.append(Stretch(position, position + 1, attempt + 1))
                 self._unsettled += 1
 
     def _end_shard(self, slot: int, shard: int) -> list[Command]:
@@ -191,7 +200,7 @@ class Schedule:
 
     def _owe_rest(self, out: _Out) -> None:
         if out.next < out.shard.stop:
-            self._owed.appendleft((out.next, out.shard.stop, out.shard.attempt))
+            self._owed.appendleft(Stretch(out.next, out.shard.stop, out.shard.attempt))
 
     def _replace(self, slot: int, cause: str) -> list[Command]:
         lost = self._slots[slot]
@@ -227,7 +236,7 @@ class Schedule:
         first, stop, attempt = self._owed.popleft()
         runs, seconds = self._size()
         if stop - first > runs:
-            self._owed.appendleft((first + runs, stop, attempt))
+            self._owed.appendleft(Stretch(first + runs, stop, attempt))
             stop = first + runs
         shard = Shard(self._next_shard, first, stop, attempt, seconds)
         self._next_shard += 1

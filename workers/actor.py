@@ -4,6 +4,8 @@ The only module here that imports Ray. Ray restarts and retries nothing: a retri
 error, so the driver replaces a lost actor itself and knows from its log what is owed.
 """
 
+import os
+import socket
 from collections.abc import Iterator
 
 import ray
@@ -18,6 +20,10 @@ class Worker:
 
     def __init__(self, order: WorkOrder, worker: int) -> None:
         self._supervisor = Supervisor(order, worker)
+
+    def ready(self) -> tuple[str, int]:
+        """Return where this worker is: host name and process id."""
+        return socket.gethostname(), os.getpid()
 
     @ray.method(num_returns="streaming")
     def run(self, shard: Shard) -> Iterator[bytes]:

@@ -1,0 +1,158 @@
+"""The records of a log as arrays, one a field, and the cache of them.
+
+An integer that is not said is -1, a score that does not apply is NaN; digests are unsigned 64-bit integers. Knows
+the record's fields, but neither plans nor statistics.
+"""
+
+import gc
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from passhat.workers import frames
+from passhat.workers.records import FIELDS, SCHEMA_VERSION
+
+Array = npt.NDArray[Any]
+
+_SMALL = (
+    "release",
+    "attempt",
+    "status",
+    "claimed",
+    "assigned",
+    "reason",
+    "passes",
+    "safety",
+    "env_level",
+    "agent_level",
+)
+_SCORES = ("outcome", "trajectory", "efficiency", "rubric")
+_DIGESTS = ("state_digest", "digest")
+_UNSAID = {"f": np.nan, "i": -1}
+_ROWS_AT_ONCE = 1 << 12  # converted while they are still in the processor's cache
+
+
+def _dtype(field: str) -> str:
+    if field in _SMALL:
+        return "u2"
+    if field in _SCORES:
+        return "f4"
+    if field in _DIGESTS:
+        return "u8"
+    return "u4" if field in ("task", "run") else "i8"
+
+
+DTYPES = {field: np.dtype(_dtype(field)) for field in FIELDS}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """All records of a log in the order in which they were written."""
+
+    fields: dict[str, Array]
+
+    def __len__(self) -> int:
+        return len(self.fields["status"])
+
+    def __getitem__(self, field: str) -> Array:
+        return self.fields[field]
+
+    def take(self, rows: Array) -> "Columns":
+        """Return the records that an array of row numbers or a mask picks."""
+        return Columns({name: column[rows] for name, column in self.fields.items()})
+
+
+def from_payloads(payloads: Iterable[memoryview]) -> Columns:
+    """Return the records of frame payloads; raise DamagedFrame where a frame does not hold what it announces."""
+    with _no_garbage_collection():
+        parts = [_convert(rows) for rows in _chunks(payloads)]
+    return Columns(
+        {field: np.concatenate([part[i] for part in parts]) if parts else np.empty(0, DTYPES[field])
+         for i, field in enumerate(FIELDS)}
+    )  # fmt: skip
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of short-lived tuples without a cycle among them: looking for one takes a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _chunks(payloads: Iterable[memoryview]) -> Iterator[list[Any]]:
+    rows: list[Any] = []
+    for payload in payloads:
+        unpacker = msgpack.Unpacker(max_buffer_size=0, use_list=False)
+        unpacker.feed(payload)
+        header = frames.FrameHeader(*next(unpacker))
+        found = list(unpacker)
+        if len(found) != header.runs or unpacker.tell() != len(payload):
+            raise frames.DamagedFrame(f"shard {header.shard}: {header.runs} records announced, {len(found)} found")
+        rows += found
+        if len(rows) >= _ROWS_AT_ONCE:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+
+
+def _convert(rows: list[Any]) -> list[Array]:
+    try:
+        columns = list(zip(*rows, strict=True))
+    except ValueError:
+        columns = []
+    if len(columns) != len(FIELDS):
+        raise frames.DamagedFrame(f"a record of schema {SCHEMA_VERSION} has {len(FIELDS)} fields, some here have not")
+    return [_column(field, values) for field, values in zip(FIELDS, columns, strict=True)]
+
+
+def _column(field: str, values: Sequence[Any]) -> Array:
+    dtype = DTYPES[field]
+    if field in _DIGESTS:
+        joined = b"".join(values)
+        if len(joined) != 8 * len(values):
+            joined = b"".join(value.rjust(8, b"\0") for value in values)
+        return np.frombuffer(joined, ">u8").astype(dtype)
+    if values.count(values[0]) == len(values):
+        return np.full(len(values), _UNSAID[dtype.kind] if values[0] is None else values[0], dtype)
+    try:
+        return np.fromiter(values, dtype, len(values))
+    except TypeError:
+        unsaid = _UNSAID[dtype.kind]
+        return np.fromiter((unsaid if value is None else value for value in values), dtype, len(values))
+
+
+def load(cache: Path, log: bytes, payloads: Iterable[memoryview]) -> Columns:
+    """Return the columns of a log, from the cache when it was made from exactly these bytes, else anew."""
+    fingerprint = [SCHEMA_VERSION, len(log), zlib.crc32(log)]
+    try:
+        data = msgpack.unpackb(cache.read_bytes())
+        if data["of"] == fingerprint:
+            return Columns({field: np.frombuffer(data[field], DTYPES[field]) for field in FIELDS})
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # a cache that cannot be read is a cache that is not there
+    columns = from_payloads(payloads)
+    _save(cache, fingerprint, columns)
+    return columns
+
+
+def _save(cache: Path, fingerprint: list[int], columns: Columns) -> None:
+    data = {"of": fingerprint, **{field: columns[field].tobytes() for field in FIELDS}}
+    part = cache.with_suffix(".part")
+    try:
+        part.write_bytes(msgpack.packb(data))
+        part.replace(cache)
+    except OSError:
+        part.unlink(missing_ok=True)  # a folder that cannot be written to can still be read

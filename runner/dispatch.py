@@ -1,0 +1,274 @@
+"""Carries out what the schedule commands: on Ray actors, or in this process. Decides nothing.
+
+Both backends are started, given shards and asked what has arrived; what arrives are the schedule's own events, and
+frames still packed. The only module here that imports Ray.
+"""
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from passhat.runner.errors import Incomplete, UsageError
+from passhat.runner.schedule import ShardEnded, SlotLost, SlotReady
+from passhat.workers.frames import Batch
+from passhat.workers.host import Host, WorkerError
+from passhat.workers.order import Shard, WorkOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A frame, as the worker packed it."""
+
+    slot: int
+    shard: int
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The work cannot be done by any worker."""
+
+    cause: str
+
+
+Arrival = SlotReady | Data | ShardEnded | SlotLost | Failed
+
+
+class Backend(Protocol):
+    """Where runs are executed."""
+
+    slots: int
+    is_inline: bool  # runs are executed by `arrivals` itself
+
+    def start(self, slot: int) -> None:
+        """Start the worker of a slot, in place of the one it had."""
+
+    def assign(self, slot: int, shard: Shard) -> None:
+        """Queue a shard for a slot's worker."""
+
+    def arrivals(self, timeout_s: float) -> list[Arrival]:
+        """Return what has arrived, after waiting for at most this long."""
+
+    def drain(self) -> list[Arrival]:
+        """Return what has been finished and not yet returned, without waiting for more."""
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+class InlineBackend:
+    """One slot in this process: no Ray, no child; for debuggers, tests and small suites.
+
+    Nothing can interrupt a run that hangs; its wall-clock limit is looked at whenever it calls a tool.
+    """
+
+    slots = 1
+    is_inline = True
+
+    def __init__(self, order: WorkOrder) -> None:
+        self._order = order
+        self._host: Host | None = None
+        self._queue: deque[Shard] = deque()
+        self._batch: Batch | None = None
+        self._stream: Iterator[bytes] | None = None
+        self._arrived: list[Arrival] = []
+
+    def start(self, slot: int) -> None:
+        try:
+            self._host = Host(self._order)
+        except WorkerError as error:
+            self._arrived.append(Failed(str(error)))
+        else:
+            self._arrived.append(SlotReady(slot))
+
+    def assign(self, slot: int, shard: Shard) -> None:
+        self._queue.append(shard)
+
+    def arrivals(self, timeout_s: float) -> list[Arrival]:
+        if not self._arrived and self._queue:
+            if self._stream is None:
+                self._stream = self._run(self._queue[0])
+            shard = self._queue[0].id
+            try:
+                self._arrived.append(Data(0, shard, next(self._stream)))
+            except StopIteration:
+                self._stream, self._batch = None, None
+                self._queue.popleft()
+                self._arrived.append(ShardEnded(0, shard))
+            except OSError as error:
+                self._arrived.append(Failed(str(error)))
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def drain(self) -> list[Arrival]:
+        if self._batch is None:
+            return []
+        return [Data(0, self._queue[0].id, frame) for frame in self._batch.flush()]
+
+    def close(self) -> None:
+        if self._host is not None:
+            self._host.close()
+
+    def _run(self, shard: Shard) -> Iterator[bytes]:
+        assert self._host is not None
+        self._batch = Batch(shard.id, 0, shard.first)
+        for finished in self._host.run(shard):
+            self._batch.add(finished.packed)
+            if self._batch.is_due():
+                yield from self._batch.flush()
+        yield from self._batch.flush()
+
+
+def ray_address(address: str | None) -> str:
+    """Return the address to use; raise UsageError for Ray Client, over which streams do not work."""
+    chosen = address or os.environ.get("RAY_ADDRESS") or "local"
+    if chosen.startswith("ray://"):
+        raise UsageError(
+            f"--address {chosen}: Ray Client cannot stream records; "
+            "run passhat inside the cluster (ray job submit -- passhat run …) or give the address of a node"
+        )
+    return chosen
+
+
+class RaySession:
+    """Ray, from init to shutdown. It starts while the caller plans; `wait` gives it when it is there.
+
+    While it lives, standard output is a copy of standard error: Ray's daemons write to it whatever they are told.
+    """
+
+    def __init__(self, address: str, slots: int | None) -> None:
+        self.address = address
+        self._slots = slots
+        self._error: BaseException | None = None
+        self._stdout = sys.stdout
+        sys.stdout = sys.stderr
+        self._thread = threading.Thread(target=self._start, name="ray-init", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> int:
+        """Return the number of slots once Ray is up; raise Incomplete when it does not come up."""
+        self._thread.join()
+        if self._error is not None:
+            raise Incomplete(f"Ray ({self.address}) did not start: {self._error}") from None
+        if self._slots is not None:
+            return self._slots
+        import ray
+
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def close(self) -> None:
+        self._thread.join()
+        if self._error is None:
+            import ray
+
+            ray.shutdown()
+        sys.stdout = self._stdout
+
+    def _start(self) -> None:
+        local = self.address == "local"
+        if local:
+            os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else a token file appears in the user's home
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        only_local: dict[str, Any] = {
+            "num_cpus": self._slots,
+            "object_store_memory": 128 << 20,
+            "include_dashboard": False,
+        }
+        try:
+            import ray
+
+            ray.init(address=self.address, logging_level="ERROR", log_to_driver=False, **(only_local if local else {}))
+        except BaseException as error:
+            self._error = error
+
+
+class RayBackend:
+    """One actor a slot."""
+
+    is_inline = False
+
+    def __init__(self, order: WorkOrder, slots: int) -> None:
+        import ray
+
+        from passhat.workers.actor import Worker
+
+        self.slots = slots
+        self._ray = ray
+        self._worker: Any = Worker.options(scheduling_strategy="SPREAD")  # type: ignore[attr-defined]
+        self._order = ray.put(order)
+        self._actors: dict[int, Any] = {}
+        self._starting: dict[Any, int] = {}
+        self._streams: dict[Any, tuple[int, int]] = {}  # stream of frames → slot, shard
+        self.places: dict[int, tuple[str, int]] = {}  # slot → host name, process id
+
+    def start(self, slot: int) -> None:
+        self._forget(slot)
+        actor = self._worker.remote(self._order, slot)
+        self._actors[slot] = actor
+        self._starting[actor.ready.remote()] = slot
+
+    def assign(self, slot: int, shard: Shard) -> None:
+        self._streams[self._actors[slot].run.remote(tuple(shard))] = (slot, shard.id)
+
+    def arrivals(self, timeout_s: float) -> list[Arrival]:
+        waiting = [*self._starting, *self._streams]
+        if not waiting:
+            return []
+        ready, rest = self._ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=False)
+        if ready and rest:
+            ready += self._ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
+        arrived: list[Arrival] = []
+        for source in ready:
+            if source in self._starting:
+                arrived.append(self._take_start(source))
+            elif source in self._streams:  # else its slot was lost in this very round
+                arrived.append(self._take_frame(source))
+        return arrived
+
+    def drain(self) -> list[Arrival]:
+        drained: list[Arrival] = []
+        while frames := [arrival for arrival in self.arrivals(0) if isinstance(arrival, Data)]:
+            drained += frames
+        return drained
+
+    def close(self) -> None:
+        for slot in list(self._actors):
+            self._forget(slot)
+
+    def _take_start(self, source: Any) -> Arrival:
+        slot = self._starting.pop(source)
+        try:
+            self.places[slot] = self._ray.get(source)
+        except self._ray.exceptions.RayError as error:
+            return self._lost(slot, error)
+        return SlotReady(slot)
+
+    def _take_frame(self, stream: Any) -> Arrival:
+        slot, shard = self._streams[stream]
+        try:
+            return Data(slot, shard, self._ray.get(next(stream)))
+        except StopIteration:
+            del self._streams[stream]
+            return ShardEnded(slot, shard)
+        except WorkerError as error:  # Ray adds its own error and keeps ours as the cause
+            return Failed(str(getattr(error, "cause", error)))
+        except self._ray.exceptions.RayError as error:
+            return self._lost(slot, error)
+
+    def _lost(self, slot: int, error: Exception) -> SlotLost:
+        self._forget(slot)
+        return SlotLost(slot, f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+
+    def _forget(self, slot: int) -> None:
+        """Kill a slot's actor and everything that was to come from it."""
+        self._starting = {ref: s for ref, s in self._starting.items() if s != slot}
+        self._streams = {stream: held for stream, held in self._streams.items() if held[0] != slot}
+        actor = self._actors.pop(slot, None)
+        if actor is not None:
+            self._ray.kill(actor)

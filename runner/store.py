@@ -1,0 +1,249 @@
+"""The campaign folder: what lies where, the log that is the truth, and who may write.
+
+    manifest.json   what was to be run, under which policies, with which versions; never changed
+    plan.mpk        every planned run
+    records.mpk     the log: a header frame, then frames of records as the workers sent them
+    columns.mpk     a cache made from the log
+    traces/         what was kept of single runs
+    events.jsonl    starts, losses, retries, interruptions, resumes
+
+Plan and manifest are on disk before the first run. One process writes, whoever reads never waits. A frame that a
+crash cut short is the log's torn tail: readers pass over it and say so, the next writer takes it off.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from filelock import FileLock, Timeout
+
+from passhat.runner.errors import Incomplete, InvalidFile, NotAcceptable, UsageError
+from passhat.runner.plan import Plan
+from passhat.workers import frames
+from passhat.workers.records import FIELDS, SCHEMA_VERSION
+
+MANIFEST_SCHEMA = "passhat.manifest/1"
+RESULTS = Path("results")
+_LATEST = "latest"
+
+
+class Campaign:
+    """A campaign folder that exists."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log_path = folder / "records.mpk"
+        self.cache_path = folder / "columns.mpk"
+        self.traces = folder / "traces"
+        self._events = folder / "events.jsonl"
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        path = self.folder / "manifest.json"
+        try:
+            data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise InvalidFile(f"{self.folder}: no campaign here (manifest.json is missing)") from None
+        except (OSError, ValueError) as error:
+            raise InvalidFile(f"{path}: cannot be read: {error}") from None
+        if not isinstance(data, dict) or data.get("schema") != MANIFEST_SCHEMA:
+            raise InvalidFile(f"{path}: not a manifest of schema {MANIFEST_SCHEMA}")
+        return data
+
+    @cached_property
+    def plan(self) -> Plan:
+        path = self.folder / "plan.mpk"
+        try:
+            return Plan.from_data(msgpack.unpackb(path.read_bytes(), strict_map_key=False))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidFile(f"{path}: cannot be read: {error}") from None
+
+    @property
+    def id(self) -> str:
+        return str(self.manifest["id"])
+
+    def note(self, event: str, **details: Any) -> None:
+        """Add an event to the campaign's history."""
+        line = json.dumps({"at": now(), "event": event, **details}, ensure_ascii=False)
+        with self._events.open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the history; a last line that a crash cut short is left out."""
+        try:
+            lines = self._events.read_text("utf-8").split("\n")
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines[:-1] if line]
+
+
+def now() -> str:
+    """Return the time in UTC, to the millisecond, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def new_id() -> str:
+    """Return an id that sorts by time and does not collide."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def create(folder: Path | None, plan: Plan, manifest: dict[str, Any]) -> Campaign:
+    """Make a campaign folder with plan, manifest and an empty log; refuse one that holds a campaign already.
+
+    Without a folder it is results/<id>, and results/latest leads to it.
+    """
+    campaign_id = new_id()
+    target = RESULTS / campaign_id if folder is None else folder
+    if (target / "manifest.json").exists() or (target / "records.mpk").exists():
+        raise UsageError(f"{target} holds a campaign already; choose another --out, or continue it with --resume")
+    campaign = Campaign(target)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        _write_whole(target / "plan.mpk", msgpack.packb(plan.to_data()))
+        content = {"schema": MANIFEST_SCHEMA, "id": campaign_id, "created_at": now(), **manifest}
+        _write_whole(target / "manifest.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+        header = frames.wrap(msgpack.packb({"schema": SCHEMA_VERSION, "fields": FIELDS}))
+        _write_whole(campaign.log_path, header)
+    except OSError as error:
+        raise Incomplete(f"{target}: cannot be written to: {error.strerror or error}") from None
+    if folder is None:
+        _point_latest_at(target)
+    return campaign
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that after a crash it is there whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.replace(path)
+
+
+def _point_latest_at(folder: Path) -> None:
+    link = folder.parent / _LATEST
+    part = folder.parent / f".{_LATEST}-{os.getpid()}"
+    part.unlink(missing_ok=True)
+    try:
+        part.symlink_to(folder.name)
+        part.replace(link)
+    except OSError:
+        part.unlink(missing_ok=True)  # a file system without links: RUN has to be given
+
+
+def find(run: Path | None) -> Campaign:
+    """Return the campaign in a folder, by its id under results/, or the latest one."""
+    folder = RESULTS / _LATEST if run is None else run
+    if run is not None and not folder.exists() and (RESULTS / run).exists():
+        folder = RESULTS / run
+    if not folder.exists():
+        missing = "no campaign yet: results/latest is missing" if run is None else f"{run}: no such campaign folder"
+        raise InvalidFile(missing)
+    campaign = Campaign(folder.resolve() if run is None else folder)
+    _ = campaign.manifest
+    return campaign
+
+
+def find_all(results: Path = RESULTS) -> list[Campaign]:
+    """Return the campaigns under a results folder, oldest first."""
+    if not results.is_dir():
+        return []
+    folders = sorted(f for f in results.iterdir() if not f.is_symlink() and (f / "manifest.json").exists())
+    return [Campaign(folder) for folder in folders]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The bytes of a log and its frames; `torn_at` is the offset of a tail that a crash cut short."""
+
+    data: bytes
+    payloads: list[memoryview]  # without the header
+    end: int  # where the last whole frame ends
+    torn_at: int | None
+
+
+def read_log(campaign: Campaign) -> Log:
+    """Return the log; raise NotAcceptable when it is damaged elsewhere than at its tail."""
+    path = campaign.log_path
+    try:
+        data = path.read_bytes()
+        payloads, end = frames.split(data)
+        header = msgpack.unpackb(payloads[0]) if payloads else None
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from None
+    except (frames.DamagedFrame, ValueError) as error:
+        raise NotAcceptable(f"{path}: {error}") from None
+    if header != {"schema": SCHEMA_VERSION, "fields": list(FIELDS)}:
+        found = header.get("schema") if isinstance(header, dict) else "no header"
+        raise NotAcceptable(f"{path}: found record schema {found}, this version reads {SCHEMA_VERSION}")
+    return Log(data, payloads[1:], end, None if end == len(data) else end)
+
+
+class LogWriter:
+    """The only one who appends to a log. Made by `writing`."""
+
+    def __init__(self, path: Path, end: int) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY)
+        self._end = end
+        self._synced = end
+        os.ftruncate(self._fd, end)
+        os.lseek(self._fd, end, os.SEEK_SET)
+
+    def append(self, frame: bytes) -> None:
+        """Write a frame; raise Incomplete, with the log whole up to the frame before, when it cannot be written."""
+        try:
+            view = memoryview(frame)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            os.ftruncate(self._fd, self._end)
+            raise Incomplete(
+                f"{self._path}: cannot be written to: {error.strerror}; what was written is kept"
+            ) from None
+        self._end += len(frame)
+
+    def sync(self) -> None:
+        """Have what was written survive a loss of power."""
+        if self._synced != self._end:
+            os.fsync(self._fd)
+            self._synced = self._end
+
+    def close(self) -> None:
+        self.sync()
+        os.close(self._fd)
+
+
+@contextmanager
+def writing(campaign: Campaign) -> Iterator[tuple[LogWriter, Log]]:
+    """Hold the campaign for writing, with its torn tail taken off; give the writer and the log as it was."""
+    lock = FileLock(campaign.folder / ".lock")
+    holder = campaign.folder / ".writer"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        who = holder.read_text() if holder.exists() else "unknown"
+        raise UsageError(f"{campaign.folder}: another process writes this campaign (process {who})") from None
+    try:
+        holder.write_text(str(os.getpid()))
+        log = read_log(campaign)
+        if log.torn_at is not None:
+            lost = len(log.data) - log.torn_at
+            campaign.note("torn_tail", offset=log.torn_at, bytes=lost)
+        writer = LogWriter(campaign.log_path, log.end)
+        try:
+            yield writer, log
+        finally:
+            writer.close()
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
