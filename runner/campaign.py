@@ -28,6 +28,7 @@ from passhat.runner.schedule import (
 )
 from passhat.runner.store import Campaign, LogWriter
 from passhat.workers.frames import Batch, Frame, unpack_frame
+from passhat.workers.order import Cell
 from passhat.workers.records import Reason, Status, fault, pack_record
 
 _PATIENCE_S = 0.5
@@ -157,7 +158,7 @@ class Execution:
             if record.status == Status.INVALID or record.reason != Reason.NONE:
                 self._campaign.note(
                     "retry" if will_retry else "guard" if record.status == Status.FAIL else "invalid",
-                    run=self._campaign.plan.name(record[:3]),
+                    run=self._campaign.plan.name(Cell(record.release, record.task, record.run)),
                     attempt=record.attempt,
                     reason=Reason(record.reason).name,
                     worker=frame.header.worker,

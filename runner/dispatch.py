@@ -158,7 +158,7 @@ class RaySession:
             return self._slots
         import ray
 
-        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         self._thread.join()
@@ -169,21 +169,17 @@ class RaySession:
         sys.stdout = self._stdout
 
     def _start(self) -> None:
-        local = self.address == "local"
-        if local:
+        settings: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        if self.address == "local":
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else a token file appears in the user's home
+            settings |= {"num_cpus": self._slots, "object_store_memory": 128 << 20, "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        only_local: dict[str, Any] = {
-            "num_cpus": self._slots,
-            "object_store_memory": 128 << 20,
-            "include_dashboard": False,
-        }
         try:
             import ray
 
-            ray.init(address=self.address, logging_level="ERROR", log_to_driver=False, **(only_local if local else {}))
+            ray.init(address=self.address, **settings)
         except BaseException as error:
             self._error = error
 

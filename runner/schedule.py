@@ -131,9 +131,9 @@ class _Slot:
 class Schedule:
     """The state of one campaign's execution."""
 
-    def __init__(self, owed: Iterable[tuple[int, int]], *, slots: int, max_attempts: int, first_shard: int = 0) -> None:
-        """`owed` are stretches [first, stop) of the plan without a record, `max_attempts` counts the first one too."""
-        self._owed = deque((first, stop, 1) for first, stop in owed)
+    def __init__(self, owed: Iterable[Stretch], *, slots: int, max_attempts: int, first_shard: int = 0) -> None:
+        """`owed` is what the plan has and the log has not; `max_attempts` counts the first attempt too."""
+        self._owed = deque(owed)
         self._slots = [_Slot() for _ in range(slots)]
         self._max_attempts = max_attempts
         self._next_shard = first_shard
