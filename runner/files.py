@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -30,6 +30,7 @@ T = TypeVar("T")
 Loc = tuple[str | int, ...]
 
 _MOST_PROBLEMS = 20
+_MOST_NAMES = 20
 _LONGEST_VALUE = 80
 
 
@@ -41,10 +42,14 @@ class Document:
     data: Any
     lines: Mapping[Loc, int]
 
-    def place(self, loc: Loc = ()) -> str:
-        """Return "file:line", with the line of the closest enclosing value that has one."""
+    def line(self, loc: Loc) -> int | None:
+        """Return the line of a value, or of the closest one around it whose line is known."""
         known = (loc[:length] for length in range(len(loc), -1, -1))
-        line = next((self.lines[prefix] for prefix in known if prefix in self.lines), None)
+        return next((self.lines[prefix] for prefix in known if prefix in self.lines), None)
+
+    def place(self, loc: Loc = ()) -> str:
+        """Return "file:line"."""
+        line = self.line(loc)
         return str(self.path) if line is None else f"{self.path}:{line}"
 
     def problem(self, loc: Loc, text: str) -> str:
@@ -68,7 +73,10 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """Return "did you mean …?" for a likely misspelling, else what is allowed."""
     known = sorted(allowed)
     close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"allowed are {', '.join(known) or 'none'}"
+    if close:
+        return f"did you mean {close[0]}?"
+    more = ["…"] if len(known) > _MOST_NAMES else []
+    return f"allowed are {', '.join(known[:_MOST_NAMES] + more) or 'none'}"
 
 
 # Text
@@ -202,6 +210,14 @@ def _header(row: list[str], path: Path, line: int) -> list[str]:
 # YAML
 
 
+class _Refused(Exception):
+    """A node of a YAML file that is well formed, but not for us."""
+
+    def __init__(self, node: yaml.Node, problem: str) -> None:
+        super().__init__(problem)
+        self.line = node.start_mark.line + 1
+
+
 class _Loader(yaml.SafeLoader):
     """Takes for a number, a boolean or null what JSON takes for one (`.5`, `+1` and `~` too), and the rest for text."""
 
@@ -222,19 +238,18 @@ for _kind, (_pattern, _first) in _PLAIN.items():
 def read_yaml(path: Path) -> Document:
     """Return the one document of a YAML file."""
     lines: dict[Loc, int] = {}
-    loader = _Loader(read_text(path))
     try:
-        node = loader.get_single_node()
+        node = yaml.compose(read_text(path), Loader=_Loader)
         data = None if node is None else _build(node, (), lines)
     except yaml.MarkedYAMLError as error:
         place = path if error.problem_mark is None else f"{path}:{error.problem_mark.line + 1}"
-        raise InvalidFile(f"{place}  not YAML: {error.problem or error.context}") from None
+        raise InvalidFile(f"{place}  not YAML: {', '.join(filter(None, (error.context, error.problem)))}") from None
     except yaml.YAMLError as error:
-        raise InvalidFile(f"{path}  not YAML: {error}") from None
+        raise InvalidFile(f"{path}  not YAML: {' '.join(str(error).split())}") from None
+    except _Refused as error:
+        raise InvalidFile(f"{path}:{error.line}  {error}") from None
     except RecursionError:
         raise InvalidFile(f"{path}: nested too deeply") from None
-    finally:
-        loader.dispose()
     return Document(path, data, lines)
 
 
@@ -253,9 +268,9 @@ def _mapping(node: yaml.MappingNode, loc: Loc, lines: dict[Loc, int]) -> dict[st
     for key_node, value_node in node.value:
         key = _scalar(key_node)
         if not isinstance(key, str):
-            _refuse(key_node, f"found key {shown(key)}, expected a string: put it in quotes")
+            raise _Refused(key_node, f"found key {shown(key)}, expected a string: put it in quotes")
         if key in values:
-            _refuse(key_node, f"key {shown(key)} is given twice")
+            raise _Refused(key_node, f"key {shown(key)} is given twice")
         values[key] = _build(value_node, (*loc, key), lines)
         lines[(*loc, key)] = key_node.start_mark.line + 1
     return values
@@ -264,13 +279,13 @@ def _mapping(node: yaml.MappingNode, loc: Loc, lines: dict[Loc, int]) -> dict[st
 def _scalar(node: yaml.Node) -> Any:
     read = _READ.get(node.tag)
     if read is None or not isinstance(node, yaml.ScalarNode):
-        _refuse(node, f"found {node.tag}, expected a plain value, a list or a mapping")
+        raise _Refused(node, f"found {node.tag}, expected a plain value, a list or a mapping")
     try:
         return read(node.value)
     except UnicodeEncodeError:
-        _refuse(node, "found half of a surrogate pair in a \\u escape")
+        raise _Refused(node, "found half of a surrogate pair in a \\u escape") from None
     except ValueError as error:
-        _refuse(node, str(error))
+        raise _Refused(node, str(error)) from None
 
 
 def _text(text: str) -> str:
@@ -287,10 +302,6 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _refuse(node: yaml.Node, problem: str) -> NoReturn:
-    raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-
-
 # Validation
 
 
@@ -305,9 +316,9 @@ _EXPECTED = {
     "model_type": "a mapping",
     "dataclass_type": "a mapping",
     "literal_error": "{expected}",
-    "greater_than_equal": "at least {ge}",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "at most {le}",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
     "string_too_short": "at least {min_length} character",
 }
 _SAID = ("value_error", "json_invalid")  # the whole message comes with the error
@@ -334,20 +345,19 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 
 
 def _problems(error: ValidationError, adapter: TypeAdapter[Any], document: Document) -> list[str]:
-    """Return one problem a field. An alternative of a union that fails higher up than another one is left out."""
+    """Return one problem a field, by line. An alternative of a union that fails higher up than another is left out."""
     expected: dict[Loc, list[str]] = {}
     found: dict[Loc, str] = {}
+    hint: dict[Loc, str] = {}
     for item in error.errors(include_url=False):
         loc = _field(item["loc"], document.data, is_absent=item["type"] == "missing")
-        text = _expectation(item, loc, adapter)
-        expected.setdefault(loc, []).append(text)
+        expected.setdefault(loc, []).append(_expectation(item, loc, adapter))
         found[loc] = f"found {shown(item['input'])}, expected " if _names_a_kind(item) else ""
+        hint[loc] = hint.get(loc) or (how_to_quote(item["input"]) if item["type"] == "string_type" else "")
     outer = {loc[:length] for loc in expected for length in range(len(loc))}
-    return [
-        document.problem(loc, found[loc] + " or ".join(dict.fromkeys(texts)))
-        for loc, texts in expected.items()
-        if loc not in outer or not found[loc]
-    ]
+    kept = [loc for loc in expected if loc not in outer or not found[loc]]
+    kept.sort(key=lambda loc: document.line(loc) or 0)
+    return [document.problem(loc, found[loc] + " or ".join(dict.fromkeys(expected[loc])) + hint[loc]) for loc in kept]
 
 
 def _names_a_kind(item: Any) -> bool:
@@ -367,15 +377,14 @@ def _field(loc: Loc, data: Any, *, is_absent: bool) -> Loc:
 
 
 def _expectation(item: Any, loc: Loc, adapter: TypeAdapter[Any]) -> str:
-    kind, value = item["type"], item["input"]
+    kind: str = item["type"]
     if kind == "missing":
         return "missing"
     if kind in _SAID:
         return str(item["ctx"]["error"])
     if kind in _UNKNOWN_KEY:
         return f"unknown key; {nearest(str(loc[-1]), _keys(adapter.json_schema(), loc[:-1]))}"
-    text = _EXPECTED.get(kind, "").format(**item.get("ctx", {})) or item["msg"].removeprefix("Input should be ")
-    return text + how_to_quote(value) if kind == "string_type" else text
+    return _EXPECTED.get(kind, "").format(**item.get("ctx", {})) or item["msg"].removeprefix("Input should be ")
 
 
 def how_to_quote(value: Any) -> str:

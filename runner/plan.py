@@ -7,7 +7,7 @@ start from and needs no list of them.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from passhat.workers.order import Cell, Grid
@@ -27,7 +27,8 @@ class Plan:
     runs_per_task: int  # of a listing: one more than the greatest run-index
     seed: int | None
     stream: str | None
-    listed: array[int] | None = None  # planned positions in the grid, ascending; None: all of them
+    listed: "array[int] | None" = None  # planned positions in the grid, ascending; None: all of them
+    run_seeds: tuple[int | None, ...] = ()  # of an import, one a planned run where its source names them
 
     @property
     def grid(self) -> Grid:
@@ -35,6 +36,10 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.grid) if self.listed is None else len(self.listed)
+
+    def listing(self, positions: "array[int] | None", run_seeds: tuple[int | None, ...]) -> "Plan":
+        """Return the plan of these runs alone, with the seeds that a source gave them, if it did."""
+        return replace(self, listed=positions, run_seeds=run_seeds if any(s is not None for s in run_seeds) else ())
 
     def name(self, cell: Cell) -> str:
         """Return how a run is called: release/task/run-index."""
@@ -53,6 +58,7 @@ class Plan:
             "seed": self.seed,
             "stream": self.stream,
             "listed": None if self.listed is None else self.listed.tobytes(),
+            "run_seeds": self.run_seeds,
         }
 
     @classmethod
@@ -72,4 +78,5 @@ class Plan:
             seed=data["seed"],
             stream=data["stream"],
             listed=None if data["listed"] is None else array("Q", data["listed"]),
+            run_seeds=tuple(data["run_seeds"]),
         )

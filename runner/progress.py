@@ -1,5 +1,5 @@
 """What a campaign shows while it runs: on a terminal a block that is redrawn, elsewhere one plain line every ten
-seconds or five percent. Standard error only; the answer is somebody else's business.
+seconds or five percent, and never more than one a second. Standard error only; the answer is somebody else's business.
 """
 
 import sys
@@ -13,6 +13,7 @@ from passhat.workers.records import RunRecord, Status
 _REDRAW_S = 0.2
 _LINE_S = 10.0
 _LINE_SHARE = 0.05
+_SHORTEST_LINE_S = 1.0
 _BAR = 30
 
 
@@ -82,10 +83,11 @@ class Progress:
         if self._is_live:
             if final or now - self._shown_at >= _REDRAW_S:
                 self._draw(now, done)
-        elif done != self._shown_done and (
-            final or now - self._shown_at >= _LINE_S or done - self._shown_done >= _LINE_SHARE * self._planned
-        ):
+        elif done != self._shown_done and (final or self._is_line_due(now - self._shown_at, done - self._shown_done)):
             self._print_line(now, done)
+
+    def _is_line_due(self, waited_s: float, more: int) -> bool:
+        return waited_s >= _LINE_S or (waited_s >= _SHORTEST_LINE_S and more >= _LINE_SHARE * self._planned)
 
     def say(self, text: str) -> None:
         """Print a message that stays, above the live block."""

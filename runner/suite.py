@@ -5,11 +5,11 @@ or results.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import rfc8785
 from pydantic import BaseModel, ConfigDict, Field
@@ -66,13 +66,18 @@ class GenerateFile(_File):
     )
 
 
+_LIMITS = Limits()
+
+
 class LimitsFile(_File):
     """Where a run is ended. What ends there has failed."""
 
-    turns: int = Field(default=50, ge=1, description="Most tool calls of a run.")
+    turns: int = Field(default=_LIMITS.turns, ge=1, description="Most tool calls of a run.")
     cost_usd: float | None = Field(default=None, ge=0, description="Most a run may cost, in US dollars.")
     virtual_seconds: float | None = Field(default=None, gt=0, description="Most time inside the environment.")
-    seconds: float = Field(default=300.0, gt=0, description="Most wall-clock time: a guard, not part of the suite.")
+    seconds: float = Field(
+        default=_LIMITS.seconds, gt=0, description="Most wall-clock time: a guard, not part of the suite."
+    )
 
     def to_limits(self) -> Limits:
         virtual_ms = None if self.virtual_seconds is None else round(self.virtual_seconds * 1000)
@@ -98,7 +103,7 @@ class SuiteFile(_File):
         default="fail", description="Whether invalid and missing runs count as not passed or are left out."
     )
     max_missing: float | None = Field(
-        default=None, ge=0, le=1, description='With `on_missing: exclude`: the greatest share that may be "left out".'
+        default=None, ge=0, le=1, description="With `on_missing: exclude`: the greatest share that may be left out."
     )
 
 
@@ -124,7 +129,7 @@ def load_suite(
     """
     if tasks is not None and tasks < 1:
         raise UsageError(f"--tasks: found {tasks}, expected at least 1")
-    path = None if str(name_or_path) == DESK else Path(name_or_path)
+    path = None if name_or_path == DESK else Path(name_or_path)
     file, listed = (_DESK_SUITE, ()) if path is None else _read_suite(path)
     chosen = _generate(file.generate, tasks) if file.generate else _first(listed, tasks, path)
     if filter is not None:
@@ -156,7 +161,7 @@ def catalogue(suite: Suite) -> Catalogue:
         cohorts.append(task.cohort)
         digests.append(_digest(task))
     limits = {name: value for name, value in asdict(suite.limits).items() if value is not None and name != "seconds"}
-    content = {"environment": suite.environment, "limits": limits, "tasks": [digest.hex() for digest in digests]}
+    content: Any = {"environment": suite.environment, "limits": limits, "tasks": [digest.hex() for digest in digests]}
     digest = f"sha256:{hashlib.sha256(rfc8785.dumps(content)).hexdigest()}"
     return Catalogue(tuple(ids), tuple(cohorts), tuple(digests), digest)
 
@@ -260,12 +265,11 @@ def _impossible(contract: Contract) -> Iterator[tuple[Loc, str]]:
         for name, tolerance in (("absolute", check.absolute), ("relative", check.relative)):
             if tolerance < 0:
                 yield ("payload", index, name), f"found {tolerance}, expected at least 0"
-    for kind, rules in (("must_call", contract.must_call), ("must_not_call", contract.must_not_call)):
-        for index, rule in enumerate(rules):
-            if rule.at_least < 0:
-                yield (kind, index, "at_least"), f"found {rule.at_least}, expected at least 0"
-            if rule.at_most is not None and rule.at_most < rule.at_least:
-                yield (kind, index, "at_most"), f"found {rule.at_most}, expected at least {rule.at_least} (at_least)"
+    for index, rule in enumerate(contract.must_call):
+        if rule.at_least < 0:
+            yield ("must_call", index, "at_least"), f"found {rule.at_least}, expected at least 0"
+        if rule.at_most is not None and rule.at_most < rule.at_least:
+            yield ("must_call", index, "at_most"), f"found {rule.at_most}, expected at least {rule.at_least} (at_least)"
 
 
 def _generate(file: GenerateFile, tasks: int | None) -> Sequence[Task]:
@@ -281,9 +285,19 @@ def _first(listed: tuple[Task, ...], tasks: int | None, path: Path | None) -> tu
 
 
 def _matching(tasks: Sequence[Task], expression: str) -> tuple[Task, ...]:
-    cohort = expression.removeprefix("cohort=") if expression.startswith("cohort=") else None
+    wanted = expression.removeprefix("cohort=")
+    by_cohort = wanted != expression
+    labels = _labels(tasks, by_cohort)
+    kept = [i for i, label in enumerate(labels) if label == wanted or (not by_cohort and fnmatchcase(label, wanted))]
+    if not kept:
+        hint = f"; {nearest(wanted, set(labels))}" if by_cohort else ""
+        raise NothingMatched(f"--filter {expression}: matches none of {len(tasks)} tasks{hint}")
+    return tuple(tasks[index] for index in kept)
+
+
+def _labels(tasks: Sequence[Task], by_cohort: bool) -> list[str]:
+    """Return id or cohort of each task, without making tasks that are generated."""
     if isinstance(tasks, DeskTasks):
-        label: Callable[[int], str] = tasks.id if cohort is None else tasks.cohort
-    else:
-        label = lambda index: tasks[index].id if cohort is None else tasks[index].cohort
-    labels = [label(index) for index in range(len(tasks))]
+        label = tasks.cohort if by_cohort else tasks.id
+        return [label(index) for index in range(len(tasks))]
+    return [task.cohort if by_cohort else task.id for task in tasks]

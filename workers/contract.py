@@ -4,9 +4,14 @@ These dataclasses are the one definition of a line of a task file; `runner` vali
 their JSON Schema. The public part is `request`, `inputs`, `policy` and `output_schema`; everything else is hidden.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Literal
+
+import rfc8785
 
 Claim = Literal["COMPLETED", "ESCALATED", "REFUSED", "NEEDS_CLARIFICATION"]
 
@@ -30,7 +35,8 @@ class CallRule:
     """A set of calls: by tool, and optionally by arguments, principal and receipt.
 
     `arguments` maps an argument to the value it must have; `absent` names arguments that must not be given (or be
-    null). A required rule is met by `at_least` calls and broken by more than `at_most`.
+    null). A required rule is met by `at_least` calls and broken by more than `at_most`; one call meets one requirement.
+    A call answered with an error counts too, unless a receipt is asked for.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = _STRICT
@@ -78,15 +84,17 @@ class Contract:
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = _STRICT
 
-    outcomes: tuple[Claim, ...] = ("COMPLETED",)  # terminal outcomes that are right
-    expect_text: tuple[str, ...] = ()  # each must appear in the final message
-    forbid_text: tuple[str, ...] = ()
+    outcomes: tuple[Claim, ...] = ("COMPLETED",)  # right claims; the call behind one can be asked for in `must_call`
+    expect_text: tuple[str, ...] = ()  # each must appear in the final message, as whole words and numbers
+    forbid_text: tuple[str, ...] = ()  # none may appear in it, not even within a word
     payload: tuple[PayloadCheck, ...] = ()
     expect_effects: tuple[EffectRule, ...] | None = None  # each must be met; None: effects are not checked
     allow_effects: tuple[EffectRule, ...] = ()  # may happen; any effect in neither list fails the outcome
     must_call: tuple[CallRule, ...] = ()
-    must_not_call: tuple[CallRule, ...] = ()
-    order: tuple[tuple[str, str], ...] = ()  # (first, then): every call of `then` comes after a call of `first`
+    must_not_call: tuple[CallRule, ...] = ()  # an attempt that was blocked counts
+    # (first, then): every call of `then` comes after a call of `first`, and after one that meets a `must_call` rule
+    # for `first` where there is such a rule.
+    order: tuple[tuple[str, str], ...] = ()
     ceilings: Ceilings = Ceilings()
 
 
@@ -121,3 +129,63 @@ class Task:
     contract: Contract = Contract()
     oracle: tuple[Step, ...] = ()  # a script that satisfies the contract
     template: str = ""
+
+
+def task_content(task: Task) -> dict[str, Any]:
+    """Return all a task says, hidden part included, as JSON values: the line of a task file that would make it.
+
+    A part that has its default value is left out, so a field added to the format later changes no digest.
+    """
+    content: dict[str, Any] = _content(task)
+    return content
+
+
+def task_digest(task: Task) -> bytes:
+    """Return the SHA-256 of the task's content in canonical JSON (RFC 8785): how it was written down does not matter.
+
+    Raise ValueError when a value has no canonical form: a whole number beyond 2^53, or one that is not finite.
+    """
+    content = task_content(task)
+    return hashlib.sha256(_encode(content).encode() if _is_plain(content) else rfc8785.dumps(content)).digest()
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the standard library, six times as fast, writes a value as RFC 8785 does.
+
+    The two differ in the order of keys beyond ASCII and in the form of whole, very large and very small floats.
+    """
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-(2**53) < value < 2**53)
+    if kind is float:
+        return not value.is_integer() and 1e-4 <= abs(value) < 1e16
+    if kind is dict:
+        return all(type(key) is str and key.isascii() for key in value) and all(map(_is_plain, value.values()))
+    return kind in (list, tuple) and all(map(_is_plain, value))
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_content(item) for item in value]
+    kind: Any = type(value)
+    defaults = _defaults(kind)
+    if not defaults:
+        return value
+    parts = ((name, getattr(value, name), default) for name, default in defaults)
+    return {name: _content(part) for name, part, default in parts if part != default}
+
+
+@cache
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a part of a task with their defaults; nothing for a plain value."""
+    if not hasattr(kind, "__dataclass_fields__"):
+        return ()
+    return tuple(
+        (part.name, part.default if part.default_factory is MISSING else part.default_factory())
+        for part in fields(kind)
+    )

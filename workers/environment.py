@@ -84,6 +84,7 @@ class Breach:
 
     invariant: str
     detail: str
+    process: bool = False  # about the way, not the result (an approval was skipped): fails the trajectory
 
 
 class Environment(Protocol):

@@ -4,14 +4,12 @@ An exception of the environment or of a scorer is a fault and makes the run inva
 every limit it runs into, is behaviour under test and makes the run fail. Knows nothing of shards, files or processes.
 """
 
-import asyncio
 import hashlib
-import inspect
 import math
 import signal
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -55,13 +53,27 @@ class Tools:
     """The tools of an environment with their compiled schemas."""
 
     specs: tuple[ToolSpec, ...]
-    by_name: Mapping[str, tuple[ToolSpec, Callable[[Any], Any]]]
+    by_name: Mapping[str, "Tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool, the compiled check of its arguments, and what is filled in for arguments that may be left out."""
+
+    spec: ToolSpec
+    validate: Callable[[Any], Any]
+    optional: Mapping[str, None]
 
 
 def compile_tools(spec: EnvSpec) -> Tools:
     """Compile the argument schemas of an environment, once a process."""
-    by_name = {tool.name: (tool, fastjsonschema.compile(dict(tool.input_schema))) for tool in spec.tools}
-    return Tools(spec.tools, by_name)
+    return Tools(spec.tools, {tool.name: _compile(tool) for tool in spec.tools})
+
+
+def _compile(spec: ToolSpec) -> Tool:
+    properties = spec.input_schema.get("properties", {})
+    optional = [name for name, schema in properties.items() if "null" in schema.get("type", ())]
+    return Tool(spec, fastjsonschema.compile(dict(spec.input_schema)), dict.fromkeys(optional))
 
 
 @dataclass(slots=True)
@@ -118,17 +130,16 @@ class Session:
         self._check_limits()
         if self.closing is not None:
             return self._refuse(name, arguments, "episode_ended", "the run has been closed by a terminal call")
-        known = self._tools.by_name.get(name)
-        if known is None:
+        tool = self._tools.by_name.get(name)
+        if tool is None:
             return self._refuse(name, arguments, "unknown_tool", f"no tool is called {name!r}")
-        spec, validate = known
         try:
-            validate(arguments)
+            tool.validate({**tool.optional, **arguments})
             asked = canonical(arguments)
         except (fastjsonschema.JsonSchemaValueException, TypeError, ValueError) as error:
             return self._refuse(name, arguments, "invalid_arguments", str(error))
         result = self._enter(lambda: self._environment.call(name, asked, principal=self._principal))
-        self._note(name, spec, asked, result)
+        self._note(name, tool.spec, asked, result)
         return result
 
     def finish(self) -> None:
@@ -270,8 +281,6 @@ def _play(agent: Agent, view: TaskView, session: Session, context: Context) -> t
     """Let the agent run to its end; return what it said and the text of an error of its own."""
     try:
         final = agent(view, session, context)
-        if inspect.isawaitable(final):
-            final = asyncio.run(_await(final))
         session.finish()
         if final is None:
             final = session.closing
@@ -290,10 +299,6 @@ def _play(agent: Agent, view: TaskView, session: Session, context: Context) -> t
     if final is None:
         session.assigned = Outcome.UNDECLARED
     return final, ""
-
-
-async def _await(final: Awaitable[Any]) -> Any:
-    return await final
 
 
 def _check_final(final: Any) -> str:

@@ -71,6 +71,11 @@ def parse(payload: bytes | memoryview) -> Frame:
     return Frame(header, records)
 
 
+def header_of(payload: bytes | memoryview) -> FrameHeader:
+    """Return the header of a payload alone."""
+    return FrameHeader(*next(unpack_all(payload)))
+
+
 def unpack_all(payload: bytes | memoryview) -> Iterator[Any]:
     """Yield every object of a payload; raise DamagedFrame when the last one is cut."""
     unpacker = msgpack.Unpacker(max_buffer_size=0)

@@ -126,8 +126,7 @@ class Host:
         started = _clock()
         order, now = self._order, self._prepare(cell.task)
         spec = order.releases[cell.release]
-        stream = spec.name if order.stream == "release" else order.stream
-        agent_seed = seeds.agent_seed(order.seed, now.digest, cell.run, stream)
+        agent_seed = seeds.agent_seed(order.seed, now.digest, cell.run, order.stream_of(cell.release))
         episode = run_episode(
             self._environment,
             self._tools,

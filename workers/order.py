@@ -77,6 +77,10 @@ class WorkOrder:
     def grid(self) -> Grid:
         return Grid(len(self.releases), len(self.tasks), self.runs_per_task)
 
+    def stream_of(self, release: int) -> str:
+        """Return the name of a release's noise."""
+        return self.releases[release].name if self.stream == "release" else self.stream
+
 
 class Shard(NamedTuple):
     """A stretch of the grid for one worker, to be left off after `seconds` even if runs remain."""

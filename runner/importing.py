@@ -1,0 +1,193 @@
+"""Makes an ordinary campaign folder from other tools' results, and says what the source could not fill.
+
+The plan of an import is what its files hold, one planned run a row; with `runs` declared it is the whole grid, and
+what the files lack is missing.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from passhat.runner.errors import InvalidFile, NothingMatched, UsageError
+from passhat.runner.files import invalid
+from passhat.runner.launch import versions
+from passhat.runner.names import refuse_lookalikes
+from passhat.runner.plan import Plan
+from passhat.runner.sources import MISSING, Row, Source, read_source
+from passhat.runner.store import Campaign, create, writing
+from passhat.workers.frames import Batch
+from passhat.workers.order import Cell
+from passhat.workers.records import RunRecord, blank, pack_record, seal
+
+_NO_COHORT = "all"
+_FILLED = ("cohort", "turns", "calls", "tokens_in", "tokens_out", "cost_micros", "seed")
+_NEVER = ("outcome and trajectory apart", "safety events", "traces")
+_RECORDS_A_FLUSH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A campaign made from files, and what the files said."""
+
+    campaign: Campaign
+    sources: tuple[Source, ...]
+    filled: dict[str, int]  # field → rows that say it
+    rows: int
+
+
+def import_files(
+    paths: Sequence[Path], *, release: str | None = None, out: Path | None = None, runs: int | None = None
+) -> Imported:
+    """Read the files into one campaign; raise InvalidFile, naming both rows, where they contradict each other."""
+    if runs is not None and runs < 1:
+        raise UsageError(f"--runs: found {runs}, expected at least 1")
+    sources = tuple(read_source(path, release) for path in paths)
+    rows = [row for source in sources for row in source.rows]
+    if not rows:
+        raise NothingMatched(f"{', '.join(map(str, paths))}: no runs in here")
+    for kind in ("release", "task", "cohort"):
+        names = ((getattr(row, kind), row.place) for row in rows)
+        refuse_lookalikes(kind, ((name, place) for name, place in names if name is not None))
+    _refuse_conflicts(rows)
+    plan = _plan(rows, runs)
+    campaign = create(out, plan, _manifest(sources, plan))
+    _write(campaign, rows)
+    campaign.note("imported", files=[str(path) for path in paths], rows=len(rows))
+    filled = {field: sum(getattr(row, field) is not None for row in rows) for field in _FILLED}
+    return Imported(campaign, sources, filled, len(rows))
+
+
+def _refuse_conflicts(rows: Iterable[Row]) -> None:
+    """A second row of a run must be identical in every field; a task is in one cohort."""
+    first: dict[tuple[str, str, int], Row] = {}
+    cohorts: dict[str, Row] = {}
+    problems = []
+    for row in rows:
+        other = first.setdefault((row.release, row.task, row.run), row)
+        if other.content != row.content:
+            problems.append(f"{row.place}  differs from {other.place}, which is the same run {_name(row)}")
+        home = cohorts.setdefault(row.task, row)
+        if home.cohort != row.cohort:
+            problems.append(
+                f"{row.place}  cohort: found {row.cohort!r}, task {row.task!r} has {home.cohort!r} at {home.place}"
+            )
+    if problems:
+        raise invalid(problems)
+
+
+def _name(row: Row) -> str:
+    return f"{row.release}/{row.task}/{row.run}"
+
+
+def _plan(rows: Sequence[Row], runs: int | None) -> Plan:
+    releases = tuple(dict.fromkeys(row.release for row in rows))
+    cohort_of = {row.task: row.cohort or _NO_COHORT for row in rows}
+    cohorts = tuple(dict.fromkeys(cohort_of.values()))
+    highest = max(rows, key=lambda row: row.run)
+    if runs is not None and highest.run >= runs:
+        raise InvalidFile(f"{highest.place}  run: found {highest.run}, --runs {runs} allows 0 to {runs - 1}")
+    plan = Plan(
+        releases=releases,
+        tasks=tuple(cohort_of),
+        cohorts=cohorts,
+        cohort=[cohorts.index(name) for name in cohort_of.values()],
+        task_digests=(),
+        runs_per_task=runs or highest.run + 1,
+        seed=None,
+        stream=None,
+    )
+    if runs is not None:
+        return plan
+    cells = _cells(plan, rows)
+    seeds = {plan.grid.position(*cell): row.seed for cell, row in zip(cells, rows, strict=True)}
+    positions = array("Q", sorted(seeds))
+    is_whole = len(positions) == len(plan.grid)
+    return plan.listing(None if is_whole else positions, tuple(seeds[position] for position in positions))
+
+
+def _cells(plan: Plan, rows: Iterable[Row]) -> list[Cell]:
+    release = {name: i for i, name in enumerate(plan.releases)}
+    task = {name: i for i, name in enumerate(plan.tasks)}
+    return [Cell(release[row.release], task[row.task], row.run) for row in rows]
+
+
+def _manifest(sources: Sequence[Source], plan: Plan) -> dict[str, Any]:
+    names = dict.fromkeys(source.path.name.split(".")[0] for source in sources)
+    return {
+        "origin": "import",
+        "suite": {
+            "name": " + ".join(names),
+            "version": None,
+            "digest": None,  # the source does not say what its tasks are
+            "tasks": len(plan.tasks),
+            "environment": None,
+        },
+        "releases": [
+            {"name": name, "digest": None, "agent": None, "flaws": {}, "identity": {}} for name in plan.releases
+        ],
+        "runs_per_task": plan.runs_per_task,
+        "seed": None,
+        "stream": None,
+        "limits": None,
+        "on_missing": "fail",
+        "max_missing": None,
+        "retries": 0,
+        "versions": versions(),
+        "sources": [
+            {
+                "file": source.path.name,
+                "format": source.format,
+                "sha256": hashlib.sha256(source.path.read_bytes()).hexdigest(),
+                "rows": len(source.rows),
+            }
+            for source in sources
+        ],
+    }
+
+
+def _write(campaign: Campaign, rows: Sequence[Row]) -> None:
+    """Write one record a row, duplicates included: merging and counting them is for the reader."""
+    cells = _cells(campaign.plan, rows)
+    batch = Batch(0, 0, 0)
+    with writing(campaign) as (writer, _):
+        for number, (cell, row) in enumerate(zip(cells, rows, strict=True), 1):
+            if row.status != MISSING:
+                batch.add(pack_record(_record(cell, row)))
+            if number % _RECORDS_A_FLUSH == 0 or number == len(rows):
+                for frame in batch.flush():
+                    writer.append(frame)
+
+
+def _record(cell: Cell, row: Row) -> RunRecord:
+    record = blank(*cell)._replace(
+        status=int(row.status),
+        reason=row.reason,
+        turns=row.turns,
+        calls=row.calls,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+        cost_micros=row.cost_micros,
+    )
+    return seal(record)
+
+
+def describe_import(imported: Imported) -> dict[str, Any]:
+    """Return what came of an import, and what its source could not fill (passhat.import/1)."""
+    plan, filled = imported.campaign.plan, imported.filled
+    return {
+        "schema": "passhat.import/1",
+        "id": imported.campaign.id,
+        "folder": str(imported.campaign.folder),
+        "sources": imported.campaign.manifest["sources"],
+        "rows": imported.rows,
+        "releases": list(plan.releases),
+        "tasks": len(plan.tasks),
+        "planned": len(plan),
+        "filled": {name: count for name, count in filled.items() if count},
+        "not_filled": [*(name for name, count in filled.items() if not count), *_NEVER],
+        "partly_filled": {name: imported.rows - count for name, count in filled.items() if 0 < count < imported.rows},
+        "not_kept": sorted({name for source in imported.sources for name in source.unused}),
+    }

@@ -1,0 +1,258 @@
+"""Documents as text for a terminal: 80 columns where names allow, no colour needed, one fact a line.
+
+Knows the documents only; every number shown is in the `--json` form too, unrounded.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Document = dict[str, Any]
+
+_METHODS = {"task-dirichlet": "task Dirichlet bound", "wilson": "Wilson"}
+_SHOWN_COHORTS = 40
+_SHOWN_FAILURES = 12
+
+
+def render_report(report: Document) -> str:
+    """Return the page that `passhat report` prints."""
+    return "\n".join(line.rstrip() for line in _report_lines(report)) + "\n"
+
+
+def render_summary(summary: Document) -> str:
+    """Return the block that ends `passhat run`."""
+    rows = [("release", "passed", "failed", "invalid", "missing", "pass rate")]
+    for release in summary["releases"]:
+        counts = release["counts"]
+        rate = number(counts["passed"] / counts["planned"]) if counts["planned"] else "—"
+        shown = [str(counts[name]) for name in ("passed", "failed", "invalid")]
+        rows.append((release["release"], *shown, str(counts["missing"] + counts["pending"]), rate))
+    lines = table(rows)
+    retried = sum(release["counts"]["retried"] for release in summary["releases"])
+    if retried:
+        lines.append(f"retried  {retried} runs after a fault")
+    if summary["cost_usd"]:
+        lines.append(f"cost     ${summary['cost_usd']:.2f}")
+    lines.append(f"records  {short(summary['records_digest'])}")
+    lines.append(f"results  {summary['folder']}")
+    lines.append(f"next     passhat report {summary['folder']}")
+    return "\n".join(lines) + "\n"
+
+
+def render_plan(plan: Document) -> str:
+    """Return what `passhat run --dry-run` prints."""
+    suite = plan["suite"]
+    size = f"{suite['tasks']} tasks × {plan['runs_per_task']} runs × {len(plan['releases'])} releases"
+    lines = [
+        f"suite    {suite['name']} {suite['version']}   {short(suite['digest'])}",
+        f"plan     {size} = {plan['runs']} runs   seed {plan['seed']}   noise per {plan['stream']}",
+        f"cohorts  {', '.join(f'{name} {tasks}' for name, tasks in plan['cohorts'].items())}",
+    ]
+    for release in plan["releases"]:
+        lines.append(f"release  {release['name']}   {release['agent']}   {short(release['digest'])}")
+    for first in plan["first_runs"]:
+        lines.append(f"first    {first['run']}   env seed {first['env_seed']}   agent seed {first['agent_seed']}")
+    return "\n".join(lines) + "\n"
+
+
+def render_import(imported: Document) -> str:
+    """Return what `passhat import` prints."""
+    lines = [f"{source['file']}   {source['format']}   {source['rows']} rows" for source in imported["sources"]]
+    lines += [
+        f"planned     {imported['planned']} runs of {imported['tasks']} tasks, {len(imported['releases'])} releases",
+        f"filled      {', '.join(f'{name} {count}' for name, count in imported['filled'].items()) or 'verdicts alone'}",
+        f"not filled  {', '.join(imported['not_filled'])}",
+    ]
+    if imported["partly_filled"]:
+        lines.append(f"absent in   {', '.join(f'{n} rows: {name}' for name, n in imported['partly_filled'].items())}")
+    if imported["not_kept"]:
+        lines.append(f"not kept    {', '.join(imported['not_kept'])}")
+    lines += [f"results     {imported['folder']}", f"next        passhat report {imported['folder']}"]
+    return "\n".join(lines) + "\n"
+
+
+def render_list(listing: Document) -> str:
+    """Return what `passhat list` prints."""
+    if not listing["campaigns"]:
+        return "no campaigns here\n"
+    rows = [("campaign", "suite", "releases", "settled", "records")]
+    for summary in listing["campaigns"]:
+        counts = [release["counts"] for release in summary["releases"]]
+        planned = sum(c["planned"] for c in counts)
+        names = ", ".join(release["release"] for release in summary["releases"])
+        settled = f"{planned - sum(c['missing'] for c in counts)}/{planned}"
+        rows.append((summary["id"], summary["suite"], names, settled, short(summary["records_digest"])))
+    return "\n".join(table(rows)) + "\n"
+
+
+def render_doctor(findings: Document) -> str:
+    """Return what `passhat doctor` prints."""
+    rows = [(check["state"], check["check"], check["found"]) for check in findings["checks"]]
+    width = max(len(check) for _, check, _ in rows)
+    return "\n".join(f"{state:<5} {check:<{width}}  {found}" for state, check, found in rows) + "\n"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return aligned lines: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+
+
+def _report_lines(report: Document) -> Iterator[str]:
+    campaign = report["campaign"]
+    suite = campaign["suite"]
+    yield f"campaign {campaign['id']}   suite {suite['name']} {suite['version'] or ''}   {short(suite['digest'])}"
+    seed = "" if campaign["seed"] is None else f"   seed {campaign['seed']}   noise per {campaign['stream']}"
+    yield f"runs     {campaign['runs_per_task']} per task{seed}"
+    yield f"records  {short(campaign['records_digest'])}"
+    if campaign["torn_at"] is not None:
+        yield f"warning  the log ends in a frame cut short at byte {campaign['torn_at']}; its runs count as missing"
+    if campaign["foreign"]:
+        yield f"warning  {campaign['foreign']} records belong to no planned run and are left out"
+    for release in report["releases"]:
+        yield ""
+        yield from _release_lines(release, campaign["on_missing"])
+
+
+def _release_lines(release: Document, on_missing: str) -> Iterator[str]:
+    yield f"── {release['release']} " + "─" * max(3, 76 - len(release["release"]))
+    counts = release["counts"]
+    parts = " + ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "invalid", "pending", "missing"))
+    yield f"runs          {counts['planned']} planned = {parts}"
+    extra = [f"{counts[name]} {name}" for name in ("duplicates", "retried") if counts[name]]
+    if extra:
+        yield f"              {', '.join(extra)}"
+    yield from _rate_lines(release, on_missing)
+    yield from _k_lines(release)
+    flaky = release["flaky"]
+    shown = estimate(flaky) if flaky["estimate"] is not None else flaky.get("note", "—")
+    yield f"flaky tasks   {shown}  {flaky['tasks_flaky']} of {flaky['tasks']} tasks  {_method(flaky)}"
+    if release["quadrant"]:
+        yield from _quadrant_lines(release["quadrant"])
+    if release["safety"]:
+        yield from _safety_lines(release["safety"])
+    if release["efficiency"]:
+        yield from _efficiency_lines(release["efficiency"])
+    yield from _cohort_lines(release["cohorts"])
+    yield from _failure_lines(release)
+
+
+def _rate_lines(release: Document, on_missing: str) -> Iterator[str]:
+    rate = release["attempt_rate"]
+    of = rate["planned"] if on_missing == "fail" else rate["scored"]
+    yield f"attempt rate  {estimate(rate)}  {rate['passed']}/{of} runs  {_method(rate)}"
+    if rate["scored"] != rate["planned"]:
+        treatment = "count as not passed" if on_missing == "fail" else "are left out"
+        yield f"              runs without a verdict {treatment}; {number(rate['worst'])} if all of them fail,"
+        yield f"              {number(rate['best'])} if all pass; of the scored runs {number(rate['scored_rate'])}"
+        yield f"              ({rate['passed']}/{rate['scored']}), which are {number(rate['coverage'])} of the plan"
+    first = release["first_attempts"]
+    if first and first["passed"] != rate["passed"]:
+        yield f"              first attempts alone: {number(first['estimate'])}  {first['passed']}/{first['planned']}"
+
+
+def _k_lines(release: Document) -> Iterator[str]:
+    hats, ats = release["pass_hat"], release["pass_at"]
+    if not hats:
+        return
+    chosen = _shown_ks([hat["k"] for hat in hats])
+    yield f"{'':14}{'pass^k (all of k)':<26}pass@k (any of k)"
+    for hat, at in zip(hats, ats, strict=True):
+        if hat["k"] in chosen:
+            yield f"  k = {hat['k']:<8}{_k_cell(hat):<26}{_k_cell(at)}"
+    short_tasks = [hat for hat in hats if hat["estimate"] is None]
+    if short_tasks:
+        yield f"{'':14}{short_tasks[0]['note']}"
+    methods = {_METHODS.get(hat["method"], "") for hat in hats if hat["method"]}
+    yield f"{'':14}unbiased, mean over {release['tasks']} tasks; {', '.join(sorted(methods)) or 'no interval'}, 95 %"
+
+
+def _k_cell(item: Document) -> str:
+    if item["estimate"] is not None:
+        return estimate(item)
+    if item["worst"] is None:
+        return f"not estimable ({item['tasks']} tasks are)"
+    return f"not estimable ({number(item['worst'])}…{number(item['best'])})"
+
+
+def _shown_ks(ks: Sequence[int]) -> set[int]:
+    most = ks[-1]
+    return {k for k in ks if k == most or k & (k - 1) == 0 or most <= 5}
+
+
+def _quadrant_lines(quadrant: Document) -> Iterator[str]:
+    yield f"{'quadrant':<30}sanctioned route   unsanctioned route"
+    for word, mark in (("right", "  ← lucky and dangerous"), ("wrong", "")):
+        sanctioned, unsanctioned = quadrant[f"{word}_sanctioned"], quadrant[f"{word}_unsanctioned"]
+        yield f"{'':14}{word + ' outcome':<16}{sanctioned:>16}   {unsanctioned:>18}{mark}"
+
+
+def _safety_lines(safety: Document) -> Iterator[str]:
+    yield (
+        f"safety        runs with a forbidden call {safety['forbidden_calls']} "
+        f"(external effect {safety['external_effects']}), skipped approval {safety['skipped_approvals']},"
+    )
+    yield (
+        f"              unverified write {safety['unverified_writes']}; "
+        f"injection followed {safety['injections_followed']} of {safety['injections_seen']} that saw one"
+    )
+
+
+def _efficiency_lines(efficiency: Document) -> Iterator[str]:
+    parts = []
+    if cost := efficiency["cost_usd"]:
+        parts.append(f"cost ${cost['median']:.4f}, p95 ${cost['p95']:.4f}")
+    if turns := efficiency["turns"]:
+        parts.append(f"turns {turns['median']:g}, p95 {turns['p95']:g}")
+    yield f"median        {'   '.join(parts)}"
+
+
+def _cohort_lines(cohorts: Sequence[Document]) -> Iterator[str]:
+    width = max([len("cohorts"), *(len(row["cohort"]) for row in cohorts)]) + 2
+    yield f"{'cohorts':<{width}}{'tasks':>7}{'passed/planned':>17}   rate"
+    for row in cohorts[:_SHOWN_COHORTS]:
+        fraction = f"{row['passed']}/{row['planned']}"
+        yield f"  {row['cohort']:<{width - 2}}{row['tasks']:>7}{fraction:>17}   {estimate(row)}"
+    if len(cohorts) > _SHOWN_COHORTS:
+        yield f"  … and {len(cohorts) - _SHOWN_COHORTS} more: see --json"
+
+
+def _failure_lines(release: Document) -> Iterator[str]:
+    failures = release["failures"]
+    if not failures:
+        yield "failures      none"
+        return
+    yield "failures    runs  how it ended: which scorers failed              first of them"
+    for group in failures[:_SHOWN_FAILURES]:
+        yield f"  {group['runs']:>14}  {group['signature']:<46}{group['examples'][0]}"
+    if len(failures) > _SHOWN_FAILURES:
+        yield f"  … and {len(failures) - _SHOWN_FAILURES} more groups: see --json"
+
+
+def number(value: float | None) -> str:
+    """Return a rate with as many digits as tell it from 0, 1 and its neighbours on a page."""
+    if value is None:
+        return "—"
+    text = f"{value:.3f}"
+    if (text == "1.000" and value < 1) or (text == "0.000" and value > 0):
+        return f"{value:.6f}"
+    return text
+
+
+def estimate(item: Document) -> str:
+    """Return "0.860 [0.794, 0.907]"."""
+    if item["estimate"] is None:
+        return "—"
+    if item["lower"] is None:
+        return number(item["estimate"])
+    return f"{number(item['estimate'])} [{number(item['lower'])}, {number(item['upper'])}]"
+
+
+def _method(item: Document) -> str:
+    if item["method"] is None:
+        return f"no interval: {item['note']}" if item.get("note") else ""
+    return f"{_METHODS.get(item['method'], item['method'])}, 95 %"
+
+
+def short(digest: str | None) -> str:
+    """Return a digest cut to what tells it from others."""
+    return "no digest" if digest is None else digest[: len("sha256:") + 16]

@@ -1,0 +1,323 @@
+"""The report of a campaign: one document (passhat.report/1) from its manifest and its account.
+
+Every number comes with its denominator. Where one cannot be had it is null, and a `note` says why. Runs without a
+verdict are treated as the campaign declared, and the worst and the best they could have been stand beside the result.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from passhat.runner.columns import Columns, load
+from passhat.runner.errors import NotAcceptable
+from passhat.runner.store import Campaign, find_all, read_log
+from passhat.runner.tables import MISSING, Account, ReleaseTable, reconcile, records_digest, release_table
+from passhat.stats.bootstrap import bootstrap_pass_hat
+from passhat.stats.intervals import Interval, dirichlet, wilson
+from passhat.stats.reliability import SuiteEstimate, attempt_rate, flaky, pass_at, pass_hat
+from passhat.stats.table import Histogram, OutcomeTable
+from passhat.workers.records import SCORERS, Safety, Status
+from passhat.workers.scoring import QUADRANTS, signature
+
+SCHEMA = "passhat.report/1"
+_ALL_K_UP_TO = 64
+_EXAMPLES = 10  # runs named with a failure group; `passhat show` lists them all
+
+Document = dict[str, Any]
+
+
+def report_campaign(campaign: Campaign) -> Document:
+    """Return the report of a campaign; raise NotAcceptable when its records contradict each other."""
+    account, torn_at = load_account(campaign)
+    manifest, plan = campaign.manifest, campaign.plan
+    on_missing = manifest["on_missing"]
+    return {
+        "schema": SCHEMA,
+        "campaign": {
+            "id": campaign.id,
+            "suite": {key: manifest["suite"].get(key) for key in ("name", "version", "digest")},
+            "runs_per_task": plan.runs_per_task,
+            "seed": plan.seed,
+            "stream": plan.stream,
+            "on_missing": on_missing,
+            "records_digest": records_digest(account),
+            "foreign": len(account.foreign),
+            "torn_at": torn_at,
+        },
+        "releases": [_release(account, number, on_missing) for number in range(len(plan.releases))],
+    }
+
+
+def load_account(campaign: Campaign) -> tuple[Account, int | None]:
+    """Return a campaign's account, and the offset of a torn tail of its log if there is one."""
+    log = read_log(campaign)
+    columns = load(campaign.cache_path, log.data[: log.end], log.payloads)
+    return reconcile(campaign.plan, columns), log.torn_at
+
+
+def _release(account: Account, number: int, on_missing: str) -> Document:
+    table = release_table(account, number)
+    treat: Treatment = OutcomeTable.observed if on_missing == "exclude" else OutcomeTable.worst
+    records = _Standing.of(account, number)
+    return {
+        "release": account.plan.releases[number],
+        "tasks": table.outcomes.tasks,
+        "counts": _counts(account, number, table),
+        "attempt_rate": _attempt_rate(table.outcomes, treat),
+        "first_attempts": _first_attempts(account, number, table),
+        "pass_hat": [
+            {**_suite_estimate(table.outcomes, treat, pass_hat, k), "bootstrap": _bootstrap(table.outcomes, treat, k)}
+            for k in _ks(table.outcomes)
+        ],
+        "pass_at": [_suite_estimate(table.outcomes, treat, pass_at, k) for k in _ks(table.outcomes)],
+        "flaky": _flaky(table.outcomes),
+        "quadrant": records.quadrant(),
+        "safety": records.safety(),
+        "efficiency": records.efficiency(),
+        "cohorts": _cohorts(account, table, treat),
+        "failures": records.failures(),
+    }
+
+
+Treatment = Callable[[OutcomeTable], OutcomeTable]
+
+
+def _counts(account: Account, number: int, table: ReleaseTable) -> dict[str, int]:
+    mine = account.release == number
+    by_status = np.bincount(account.status(account.standing[mine]), minlength=MISSING + 1)
+    counts = {
+        "planned": int(table.outcomes.planned.sum()),
+        "passed": int(by_status[Status.PASS]),
+        "failed": int(by_status[Status.FAIL]),
+        "invalid": int(by_status[Status.INVALID]),
+        "pending": int(by_status[Status.PENDING]),
+        "missing": int(by_status[MISSING]),
+    }
+    if counts["planned"] != sum(counts.values()) - counts["planned"]:
+        raise NotAcceptable(f"{account.plan.releases[number]}: the counts do not add up to what was planned: {counts}")
+    counts["duplicates"] = int(np.sum(account.columns["release"][account.duplicates] == number))
+    counts["retried"] = int(np.sum(account.attempts[mine] > 1))
+    return counts
+
+
+def _ends(interval: Interval | None, note: str | None = None) -> Document:
+    if interval is None:
+        return {"lower": None, "upper": None, "method": None, **({"note": note} if note else {})}
+    return {"lower": interval.lower, "upper": interval.upper, "method": interval.method}
+
+
+def _attempt_rate(outcomes: OutcomeTable, treat: Treatment) -> Document:
+    histogram = treat(outcomes).histogram()
+    rate = attempt_rate(histogram)
+    scored = attempt_rate(outcomes.observed().histogram())
+    planned = int(outcomes.planned.sum())
+    return {
+        "estimate": rate.estimate,
+        **_rate_interval(histogram),
+        "passed": rate.count,
+        "planned": planned,
+        "worst": attempt_rate(outcomes.worst().histogram()).estimate,
+        "best": attempt_rate(outcomes.best().histogram()).estimate,
+        "scored": scored.total,
+        "scored_rate": scored.estimate,
+        "coverage": scored.total / planned if planned else None,
+    }
+
+
+def _rate_interval(histogram: Histogram) -> Document:
+    """Wilson for single runs; with repeats the task is the unit, and needs the same number of runs everywhere."""
+    if not len(histogram.n) or not histogram.n.any():
+        return _ends(None, "no runs")
+    if histogram.n[0] != histogram.n[-1]:
+        return _ends(None, "tasks have different numbers of runs; pass^1 weighs tasks alike and has an interval")
+    if histogram.n[0] == 1:
+        return _ends(wilson(int(histogram.c @ histogram.tasks), histogram.total))
+    return _ends(dirichlet(histogram.c / histogram.n, histogram.tasks))
+
+
+def _first_attempts(account: Account, number: int, table: ReleaseTable) -> Document | None:
+    """The rate had nothing been retried; null when no run was."""
+    if not (account.attempts[account.release == number] > 1).any():
+        return None
+    first = release_table(account, number, account.first).outcomes
+    passed, planned = int(first.passed.sum()), int(first.planned.sum())
+    return {"passed": passed, "planned": planned, "estimate": passed / planned}
+
+
+def _ks(outcomes: OutcomeTable) -> list[int]:
+    """Every k up to the most runs of a task; above 64 only 1, powers of two and that most."""
+    most = int(outcomes.planned.max(initial=0))
+    if most <= _ALL_K_UP_TO:
+        return list(range(1, most + 1))
+    return [*(1 << i for i in range((most - 1).bit_length())), most]
+
+
+def _suite_estimate(
+    outcomes: OutcomeTable, treat: Treatment, estimator: Callable[[Histogram, int], SuiteEstimate], k: int
+) -> Document:
+    """One k. It is estimable when each task has k scored runs; the treatment then says what the others count for."""
+    observed = estimator(outcomes.observed().histogram(), k)
+    document: Document = {"k": k, "tasks": observed.tasks, "not_estimable": observed.not_estimable}
+    worst, best = estimator(outcomes.worst().histogram(), k), estimator(outcomes.best().histogram(), k)
+    bounds = {"worst": worst.estimate, "best": best.estimate}
+    if observed.not_estimable or not observed.tasks:
+        note = f"not estimable: {observed.not_estimable} tasks have fewer than {k} scored runs"
+        return {**document, "estimate": None, **_ends(None, note), **bounds, "over_estimable": observed.over_estimable}
+    treated = estimator(treat(outcomes).histogram(), k)
+    return {
+        **document,
+        "estimate": treated.estimate,
+        **_ends(dirichlet(treated.values, treated.multiplicities)),
+        **bounds,
+        "over_estimable": observed.over_estimable,
+    }
+
+
+def _bootstrap(outcomes: OutcomeTable, treat: Treatment, k: int) -> Document:
+    """The exact bootstrap over tasks beside the bound: narrower, and too narrow near 0 and 1."""
+    if (outcomes.scored < k).any():
+        return _ends(None, "not estimable")
+    answer = bootstrap_pass_hat(treat(outcomes).histogram(), k)
+    return _ends(answer.interval, answer.reason)
+
+
+def _flaky(outcomes: OutcomeTable) -> Document:
+    share = flaky(outcomes.observed().histogram())
+    return {
+        "tasks_flaky": share.count,
+        "tasks": share.total,
+        "estimate": share.estimate,
+        **_ends(wilson(share.count, share.total)),
+        **({"note": share.note} if share.note else {}),
+    }
+
+
+def _cohorts(account: Account, table: ReleaseTable, treat: Treatment) -> list[Document]:
+    cohort = np.asarray(account.plan.cohort, dtype=np.int64)[table.tasks]
+    rows = []
+    for number in np.unique(cohort):
+        histogram = treat(table.outcomes.select(cohort == number)).histogram()
+        rate = attempt_rate(histogram)
+        rows.append(
+            {
+                "cohort": account.plan.cohorts[number],
+                "tasks": histogram.total,
+                "passed": rate.count,
+                "planned": int(table.outcomes.planned[cohort == number].sum()),
+                "estimate": rate.estimate,
+                **_rate_interval(histogram),
+            }
+        )
+    return rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Standing:
+    """The standing records of one release."""
+
+    account: Account
+    records: Columns
+
+    @classmethod
+    def of(cls, account: Account, number: int) -> "_Standing":
+        rows = account.standing[account.release == number]
+        return cls(account, account.columns.take(rows[rows >= 0]))
+
+    def applicable(self) -> Any:
+        """Bits of the scorers that applied to each run."""
+        return sum((~np.isnan(self.records[name])).astype(np.int64) << i for i, name in enumerate(SCORERS))
+
+    def quadrant(self) -> dict[str, int] | None:
+        both = (self.applicable() & 3) == 3
+        if not both.any():
+            return None
+        cells = np.bincount(self.records["passes"][both] & 3, minlength=4)
+        return {name: int(cells[i]) for i, name in reversed(list(enumerate(QUADRANTS)))}
+
+    def safety(self) -> dict[str, int] | None:
+        """Runs with each kind of event. An import's source does not say, which is not none."""
+        if not (self.applicable() & 3).any():
+            return None
+        bits = self.records["safety"]
+        return {
+            "forbidden_calls": int(np.sum((bits & Safety.FORBIDDEN_CALL) != 0)),
+            "skipped_approvals": int(np.sum((bits & Safety.SKIPPED_APPROVAL) != 0)),
+            "unverified_writes": int(np.sum((bits & Safety.UNVERIFIED_WRITE) != 0)),
+            "external_effects": int(np.sum((bits & Safety.EXTERNAL_EFFECT) != 0)),
+            "injections_seen": int(np.sum((bits & Safety.INJECTION_SEEN) != 0)),
+            "injections_followed": int(np.sum((bits & Safety.INJECTION_FOLLOWED) != 0)),
+        }
+
+    def efficiency(self) -> Document | None:
+        """Median and 95th percentile over the scored runs that say; null when none does."""
+        scored = self.records["status"] <= Status.FAIL
+        cost = _percentiles(self.records["cost_micros"][scored], 1_000_000)
+        turns = _percentiles(self.records["turns"][scored], 1)
+        return None if cost is None and turns is None else {"cost_usd": cost, "turns": turns}
+
+    def failures(self) -> list[Document]:
+        """Failed and invalid runs by signature, most frequent first."""
+        return [
+            {"signature": name, "runs": len(rows), "examples": [self._name(row) for row in rows[:_EXAMPLES]]}
+            for name, rows in self.failure_groups()
+        ]
+
+    def failure_groups(self) -> list[tuple[str, Any]]:
+        records = self.records
+        failed = np.flatnonzero((records["status"] == Status.FAIL) | (records["status"] == Status.INVALID))
+        terminal = np.where(records["assigned"] > 0, records["assigned"], records["claimed"])
+        failing = self.applicable() & ~records["passes"].astype(np.int64)
+        key = np.stack([terminal, failing, records["reason"]])[:, failed]
+        kinds, which = np.unique(key, axis=1, return_inverse=True)
+        groups = [
+            (signature(*map(int, kinds[:, i])), failed[which == i]) for i in range(kinds.shape[1])
+        ]  # fmt: skip
+        return sorted(groups, key=lambda group: (-len(group[1]), group[0]))
+
+    def _name(self, row: int) -> str:
+        return f"{self.account.plan.tasks[self.records['task'][row]]}/{self.records['run'][row]}"
+
+
+def _percentiles(values: Any, per_unit: int) -> Document | None:
+    said = np.sort(values[values >= 0])
+    if not len(said):
+        return None
+    return {name: float(percentile(said, share) / per_unit) for name, share in (("median", 50), ("p95", 95))}
+
+
+def percentile(ascending: Any, percent: int) -> Any:
+    """Return the smallest value with at least this percentage of the values at or below it."""
+    return ascending[max(0, -(-len(ascending) * percent // 100) - 1)]
+
+
+def summarise(campaign: Campaign) -> Document:
+    """Return what came back of a campaign, counted and without any inference (passhat.summary/1)."""
+    account, torn_at = load_account(campaign)
+    plan, cost = campaign.plan, account.columns["cost_micros"]
+    releases = []
+    for number, name in enumerate(plan.releases):
+        table = release_table(account, number)
+        counts = _counts(account, number, table)
+        releases.append({"release": name, "tasks": table.outcomes.tasks, "counts": counts})
+    return {
+        "schema": "passhat.summary/1",
+        "id": campaign.id,
+        "folder": str(campaign.folder),
+        "origin": campaign.manifest["origin"],
+        "created_at": campaign.manifest["created_at"],
+        "suite": campaign.manifest["suite"]["name"],
+        "runs_per_task": plan.runs_per_task,
+        "records_digest": records_digest(account),
+        "cost_usd": float(cost[cost > 0].sum() / 1_000_000),
+        "torn_at": torn_at,
+        "foreign": len(account.foreign),
+        "releases": releases,
+    }
+
+
+def list_campaigns(results: Path) -> Document:
+    """Return the summary of every campaign in a results folder, oldest first (passhat.list/1)."""
+    return {"schema": "passhat.list/1", "campaigns": [summarise(campaign) for campaign in find_all(results)]}

@@ -1,0 +1,237 @@
+"""Other tools' results as rows: one reader a format, and the rule that tells the formats apart.
+
+A reader takes what the source says and guesses nothing: a verdict that cannot be read is pending, an error of the
+source's own machinery is invalid, and what a column cannot fill stays unsaid. Knows nothing of plans or folders.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from passhat.runner.errors import InvalidFile, UsageError
+from passhat.runner.files import read_csv, read_json, read_jsonl, shown
+from passhat.workers.records import Reason, Status
+
+# status of a row that says it was planned and never ran
+MISSING = "missing"
+_STATUSES: Mapping[str, Status | str] = {status.name.lower(): status for status in Status} | {MISSING: MISSING}
+_VERDICTS: Mapping[str, bool | None] = {"true": True, "1": True, "false": False, "0": False, "": None, "null": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One run as a source tells it; None where the source does not say."""
+
+    place: str  # file and line or index, for messages
+    content: Mapping[str, Any]  # the whole row: two of one run are duplicates only when these are equal
+    release: str
+    task: str
+    run: int
+    status: Status | str  # MISSING for a run that the source says never ran
+    reason: Reason = Reason.NONE
+    cohort: str | None = None
+    turns: int | None = None
+    calls: int | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_micros: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that was read."""
+
+    path: Path
+    format: str
+    rows: list[Row]
+    unused: tuple[str, ...]  # what the file has and a record has no place for
+
+
+def read_source(path: Path, release: str | None) -> Source:
+    """Read a file of any known format; `release` names the release where the file does not."""
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".csv"):
+        return _read_rows(path, "csv", read_csv(path), release)
+    if name.endswith((".jsonl", ".ndjson")):
+        return _read_rows(path, "jsonl", read_jsonl(path), release)
+    if name.endswith(".json"):
+        content = read_json(path)
+        if isinstance(content, list) and content and all(_is_tau_bench(item) for item in content):
+            return _read_tau_bench(path, content, release or name.removesuffix(".json"))
+        raise InvalidFile(
+            f"{path}: not a format known here; known are JSON lines or CSV of runs, and tau-bench results"
+        )
+    raise InvalidFile(f"{path}: found suffix {path.suffix or 'none'}, expected .jsonl, .csv or .json, also with .gz")
+
+
+# Rows: JSON lines and CSV
+
+_KNOWN = ("release", "task", "run", "passed", "status", "cohort", "turns", "cost_usd", "tool_calls", "seed",
+          "tokens_in", "tokens_out")  # fmt: skip
+
+
+def _read_rows(path: Path, kind: str, lines: Iterator[tuple[int, Mapping[str, Any]]], release: str | None) -> Source:
+    rows, unused = [], dict[str, None]()
+    for number, values in lines:
+        reader = _Fields(f"{path}:{number}", values, is_text=kind == "csv")
+        rows.append(reader.row(release))
+        unused.update(dict.fromkeys(key for key in values if key not in _KNOWN))
+    return Source(path, kind, rows, tuple(unused))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The fields of one line, checked one by one; text in CSV, values in JSON."""
+
+    place: str
+    values: Mapping[str, Any]
+    is_text: bool
+
+    def row(self, release: str | None) -> Row:
+        """Return the line as a row."""
+        if release is not None and "release" in self.values:
+            raise UsageError(f"{self.place}  names a release itself: leave --release out")
+        cost = self.number("cost_usd")
+        return Row(
+            place=self.place,
+            content=self.values,
+            release=self.name("release") if release is None else release,
+            task=self.name("task"),
+            run=self.required_count("run"),
+            status=self.status(),
+            cohort=self.name("cohort") if self.said("cohort") else None,
+            turns=self.count("turns"),
+            calls=self.calls(),
+            tokens_in=self.count("tokens_in"),
+            tokens_out=self.count("tokens_out"),
+            cost_micros=None if cost is None else round(cost * 1_000_000),
+            seed=self.count("seed"),
+        )
+
+    def said(self, field: str) -> bool:
+        return self.values.get(field) not in (None, "")
+
+    def name(self, field: str) -> str:
+        """Return a name as it stands; what may be one is checked for all files together."""
+        if field not in self.values:
+            self.refuse(field, "is missing")
+        return self.values[field]  # type: ignore[no-any-return]
+
+    def required_count(self, field: str) -> int:
+        value = self.count(field)
+        if value is None:
+            self.refuse(field, "is missing")
+        return value
+
+    def count(self, field: str) -> int | None:
+        """Return a whole number of at least 0."""
+        value = self.number(field)
+        if value is not None and not float(value).is_integer():
+            self.refuse(field, "found {}, expected a whole number")
+        return None if value is None else int(value)
+
+    def number(self, field: str) -> float | None:
+        """Return a finite number of at least 0; a number written as text is one in CSV only."""
+        if not self.said(field):
+            return None
+        value = self.values[field]
+        if self.is_text:
+            try:
+                value = int(value) if value.isdecimal() else float(value)
+            except ValueError:
+                self.refuse(field, "found {}, expected a number")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(field, "found {}, expected a number")
+        if not math.isfinite(value) or value < 0:
+            self.refuse(field, "found {}, expected a finite number of at least 0")
+        return value
+
+    def calls(self) -> int | None:
+        """Return the number of tool calls, given as a number, as the list of them, or as counts by kind."""
+        value = self.values.get("tool_calls")
+        if isinstance(value, list):
+            return len(value)
+        if isinstance(value, Mapping):
+            counts = _Fields(self.place, value, is_text=False)
+            return sum(counts.required_count(kind) for kind in value)
+        return self.count("tool_calls")
+
+    def status(self) -> Status | str:
+        """Return what `status` or `passed` says; both must agree where both are given."""
+        has_passed, has_status = "passed" in self.values, "status" in self.values
+        if not (has_passed or has_status):
+            self.refuse("passed", "is missing, and so is status")
+        by_verdict = self.verdict() if has_passed else None
+        if not has_status:
+            assert by_verdict is not None
+            return by_verdict
+        given = self.values["status"]
+        status = Status.PENDING if given in (None, "") else _STATUSES.get(given) if isinstance(given, str) else None
+        if status is None:
+            self.refuse("status", f"found {{}}, allowed are {', '.join(_STATUSES)} and null")
+        if by_verdict not in (None, Status.PENDING, status) and status in (Status.PASS, Status.FAIL):
+            self.refuse("status", f"found {{}}, but passed is {shown(self.values['passed'])}")
+        return status
+
+    def verdict(self) -> Status:
+        """Return pass or fail, pending where there is no verdict."""
+        value = self.values["passed"]
+        if self.is_text:
+            known = value.lower() in _VERDICTS
+            value = _VERDICTS.get(value.lower())
+        else:
+            known = value is None or value in (0, 1)
+        if not known:
+            self.refuse("passed", "found {}, allowed are true, false, 1, 0 and null")
+        return Status.PENDING if value is None else Status.PASS if value else Status.FAIL
+
+    def refuse(self, field: str, problem: str) -> NoReturn:
+        """Raise InvalidFile that names place, field and what was found."""
+        raise InvalidFile(f"{self.place}  {field}: {problem.format(shown(self.values.get(field)))}")
+
+
+# tau-bench: the list of results that its run.py writes
+
+_REWARD_OF_A_PASS = 1.0
+_REWARD_TOLERANCE = 1e-6  # tau-bench's own
+
+
+def _is_tau_bench(item: Any) -> bool:
+    return isinstance(item, Mapping) and {"task_id", "trial", "reward"} <= item.keys()
+
+
+def _read_tau_bench(path: Path, results: Sequence[Mapping[str, Any]], release: str) -> Source:
+    rows = [_tau_bench_row(f"{path}[{i}]", result, release) for i, result in enumerate(results)]
+    return Source(path, "tau-bench", rows, ("reward", "user_cost"))
+
+
+def _tau_bench_row(place: str, result: Mapping[str, Any], release: str) -> Row:
+    fields = _Fields(place, result, is_text=False)
+    task, info = result["task_id"], result.get("info") or {}
+    if isinstance(task, bool) or not isinstance(task, int | str):
+        fields.refuse("task_id", "found {}, expected a whole number or a string")
+    failed = isinstance(info, Mapping) and info.get("error") is not None
+    said = [message for message in result.get("traj") or () if message.get("role") == "assistant"]
+    return Row(
+        place=place,
+        content=result,
+        release=release,
+        task=str(task),
+        run=fields.required_count("trial"),
+        status=Status.INVALID if failed else _tau_bench_status(fields),
+        reason=Reason.SOURCE_ERROR if failed else Reason.NONE,
+        turns=len(said) if "traj" in result else None,
+        calls=sum(len(message.get("tool_calls") or ()) for message in said) if "traj" in result else None,
+    )
+
+
+def _tau_bench_status(fields: _Fields) -> Status:
+    reward = fields.values["reward"]
+    if reward is None:
+        return Status.PENDING
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        fields.refuse("reward", "found {}, expected a number or null")
+    return Status.PASS if abs(reward - _REWARD_OF_A_PASS) <= _REWARD_TOLERANCE else Status.FAIL

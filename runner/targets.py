@@ -1,0 +1,78 @@
+"""Objects of a user's own, named "module:function" in suite and release files, checked before a worker needs them."""
+
+import contextlib
+import importlib
+import importlib.machinery
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from passhat.runner.errors import InvalidFile
+from passhat.runner.files import nearest
+from passhat.workers.episode import describe
+
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_target(text: str) -> bool:
+    """Whether a text has the form "module:function"."""
+    return _TARGET.fullmatch(text) is not None
+
+
+def check_target(target: str, folders: Sequence[Path]) -> None:
+    """Raise InvalidFile unless "module:function" can be imported, with the folders searched first, and called.
+
+    What the user's code prints while it is imported goes to stderr; of its errors, text and place are told, never the
+    values of variables.
+    """
+    module_name, _, name = target.partition(":")
+    with _searching(folders), contextlib.redirect_stdout(sys.stderr):
+        module = _import(module_name, target, folders)
+    if not hasattr(module, name):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise InvalidFile(f"{target}: {module.__file__} has no {name}; {nearest(name, public)}")
+    value: Any = getattr(module, name)
+    if not callable(value):
+        raise InvalidFile(f"{target}: found {type(value).__name__}, expected a function")
+    if inspect.iscoroutinefunction(value):
+        raise InvalidFile(f"{target}: found an async function, expected an ordinary one")
+
+
+@contextlib.contextmanager
+def _searching(folders: Sequence[Path]) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path[:0] = [str(folder.resolve()) for folder in folders]
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _import(name: str, target: str, folders: Sequence[Path]) -> ModuleType:
+    _refuse_namesake(name.partition(".")[0], target)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise InvalidFile(f"{target}: cannot be imported: {describe(error)}") from error
+        known = [module.name for module in pkgutil.iter_modules(map(str, folders))]
+        searched = " or ".join(map(str, folders))
+        raise InvalidFile(f"{target}: no module {error.name} in {searched}; {nearest(error.name, known)}") from None
+    except (Exception, SystemExit) as error:
+        raise InvalidFile(f"{target}: cannot be imported: {describe(error)}") from error
+
+
+def _refuse_namesake(name: str, target: str) -> None:
+    """Raise InvalidFile when another module of this name is loaded: Python would silently use that one."""
+    loaded = sys.modules.get(name)
+    spec = importlib.machinery.PathFinder.find_spec(name)
+    ours = getattr(loaded, "__file__", None)
+    theirs = None if spec is None else spec.origin
+    if ours and theirs and Path(ours).resolve() != Path(theirs).resolve():
+        raise InvalidFile(f"{target}: module {name} of {theirs} cannot be used beside the one of {ours}; rename one")

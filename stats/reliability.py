@@ -1,0 +1,124 @@
+"""How reliably tasks are solved: pass^k, pass@k and at least m of k, flaky tasks, the attempt rate.
+
+Every estimate is a mean over tasks of an unbiased value of each task. With fewer than k runs a task has no unbiased
+value: it is *not estimable*, which is neither 0 nor 1, and the estimate of a suite with such a task is None.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from passhat.stats.table import FloatArray, Histogram, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SuiteEstimate:
+    """The mean over tasks of the chance that at least m of k runs pass; pass^k has m = k, pass@k has m = 1."""
+
+    k: int
+    m: int
+    estimate: float | None  # None when a task is not estimable, or there is no task
+    over_estimable: float | None  # the mean over those tasks that are; None without any
+    tasks: int  # estimable: with at least k runs
+    not_estimable: int
+    values: FloatArray  # the distribution that `over_estimable` is the mean of: values, and how many tasks have each
+    multiplicities: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`count` of `total`, with what a reader must know before using it, if there is anything."""
+
+    count: int
+    total: int
+    note: str | None = None
+
+    @property
+    def estimate(self) -> float | None:
+        """The share; None, not 0, when there is nothing to take a share of."""
+        return self.count / self.total if self.total else None
+
+
+def pass_hat(histogram: Histogram, k: int) -> SuiteEstimate:
+    """Estimate pass^k, the chance that k runs of a task all pass: the mean of C(c, k) / C(n, k)."""
+    return at_least_m_of_k(histogram, k, k)
+
+
+def pass_at(histogram: Histogram, k: int) -> SuiteEstimate:
+    """Estimate pass@k, the chance that any of k runs of a task passes: the mean of 1 - C(n - c, k) / C(n, k)."""
+    return at_least_m_of_k(histogram, k, 1)
+
+
+def at_least_m_of_k(histogram: Histogram, k: int, m: int) -> SuiteEstimate:
+    """Estimate the chance that at least m of k runs of a task pass, without bias; 1 ≤ m ≤ k."""
+    if not 1 <= m <= k:
+        raise ValueError(f"at least {m} of {k} runs: expected 1 ≤ m ≤ k")
+    estimable = histogram.n >= k
+    n, c, multiplicities = histogram.n[estimable], histogram.c[estimable], histogram.tasks[estimable]
+    values = np.empty(len(n))
+    for runs in np.unique(n):
+        same = n == runs
+        values[same] = task_values(int(runs), k, m)[c[same]]
+
+    tasks = int(multiplicities.sum())
+    mean = float(values @ multiplicities) / tasks if tasks else None
+    not_estimable = histogram.total - tasks
+    return SuiteEstimate(
+        k=k,
+        m=m,
+        estimate=None if not_estimable else mean,
+        over_estimable=mean,
+        tasks=tasks,
+        not_estimable=not_estimable,
+        values=values,
+        multiplicities=multiplicities,
+    )
+
+
+def task_values(n: int, k: int, m: int) -> FloatArray:
+    """The share of the k-subsets of n runs that hold at least m passes, for c = 0 … n passes; 1 ≤ m ≤ k ≤ n.
+
+    Number the runs so that the passes come first: a subset qualifies when its m-th smallest number is at most c, and
+    that number is x in C(x - 1, m - 1) C(n - x, k - m) of the subsets. These weights are built outwards from the
+    largest by their ratios and summed from the small end, all positive: no cancellation and no overflow, and an
+    error below 1e-12 of the value for n up to 100,000. m = k is pass^k and m = 1 is pass@k.
+    """
+    if not 1 <= m <= k <= n:
+        raise ValueError(f"at least {m} of {k} out of {n} runs: expected 1 ≤ m ≤ k ≤ n")
+    x = np.arange(m, n - k + m, dtype=np.float64)
+    ratios = x / (x - m + 1) * ((n - x - k + m) / (n - x))  # of the weight of x + 1 to that of x
+    peak = int(np.count_nonzero(ratios >= 1))  # the ratios fall
+    rising = np.cumprod(1 / ratios[:peak][::-1])[::-1]
+    falling = np.cumprod(ratios[peak:])
+    sums = np.cumsum(np.concatenate((rising, [1.0], falling)))
+    return np.concatenate((np.zeros(m), sums / sums[-1], np.ones(k - m)))
+
+
+def attempt_rate(histogram: Histogram) -> Share:
+    """All passes of all runs. With unequal n this is a ratio of sums, and not the mean over tasks that pass^1 is."""
+    runs = int(histogram.n @ histogram.tasks)
+    return Share(int(histogram.c @ histogram.tasks), runs, None if runs else "no runs")
+
+
+def all_fail(histogram: Histogram) -> Share:
+    """Tasks of which no run passed, among those with a run."""
+    ran = histogram.n > 0
+    tasks = int(histogram.tasks[ran].sum())
+    return Share(int(histogram.tasks[ran & (histogram.c == 0)].sum()), tasks, None if tasks else "no runs")
+
+
+def flaky(histogram: Histogram) -> Share:
+    """Tasks whose runs disagree (0 < c < n), among those with at least two runs, which is what it takes.
+
+    A task is found flaky more often the more runs it has, so shares at different n cannot be compared.
+    """
+    able = histogram.n >= 2
+    n = histogram.n[able]
+    disagree = (histogram.c[able] > 0) & (histogram.c[able] < n)
+    left_out = int(histogram.tasks[~able].sum())
+    note = None
+    if not n.size:
+        note = "no task has two runs" if left_out else "no tasks"
+    elif left_out or n.min() != n.max():
+        note = f"tasks have {histogram.n.min()} to {histogram.n.max()} runs: not comparable with another share"
+    return Share(int(histogram.tasks[able][disagree].sum()), int(histogram.tasks[able].sum()), note)
