@@ -7,6 +7,7 @@ frames still packed. The only module here that imports Ray.
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -142,16 +143,18 @@ class RaySession:
 
     def __init__(self, address: str, slots: int | None) -> None:
         self.address = address
+        self.started_s = 0.0
         self._slots = slots
         self._error: BaseException | None = None
         self._stdout = sys.stdout
         sys.stdout = sys.stderr
-        self._thread = threading.Thread(target=self._start, name="ray-init", daemon=True)
-        self._thread.start()
+        self._started = threading.Event()
+        self._closed = threading.Event()
+        threading.Thread(target=self._live, name="ray", daemon=True).start()
 
     def wait(self) -> int:
         """Return the number of slots once Ray is up; raise Incomplete when it does not come up."""
-        self._thread.join()
+        self._started.wait()
         if self._error is not None:
             raise Incomplete(f"Ray ({self.address}) did not start: {self._error}") from None
         if self._slots is not None:
@@ -161,12 +164,24 @@ class RaySession:
         return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        self._thread.join()
+        self._started.wait()
         if self._error is None:
             import ray
 
             ray.shutdown()
+        self._closed.set()
         sys.stdout = self._stdout
+
+    def _live(self) -> None:
+        """Start Ray, then stay: its daemons are killed when the thread that started them ends."""
+        begun = time.monotonic()
+        try:
+            self._start()
+        except BaseException as error:
+            self._error = error
+        self.started_s = time.monotonic() - begun
+        self._started.set()
+        self._closed.wait()
 
     def _start(self) -> None:
         settings: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
@@ -176,12 +191,9 @@ class RaySession:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        try:
-            import ray
+        import ray
 
-            ray.init(address=self.address, **settings)
-        except BaseException as error:
-            self._error = error
+        ray.init(address=self.address, **settings)
 
 
 class RayBackend:

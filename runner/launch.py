@@ -267,11 +267,9 @@ def _execute(campaign: Campaign, prepared: Prepared, session: RaySession | None,
         if not owed.stretches:
             return
         order = replace(prepared.order, trace_dir=str(campaign.traces.resolve()))
+        backend, where = _backend(order, session)
         progress = Progress(tallies, _title(prepared))
-        where = "in this process" if session is None else f"on Ray ({session.address})"
         progress.say(f"{sum(s.stop - s.first for s in owed.stretches)} of {len(prepared.plan)} runs to do {where}")
-        backend: Backend
-        backend = InlineBackend(order) if session is None else RayBackend(order, session.wait())
         campaign.note("start", slots=backend.slots, where=where, host=socket.gethostname(), pid=os.getpid())
         try:
             Execution(campaign, writer, backend, progress, owed=owed, max_attempts=max_attempts).run()
@@ -282,6 +280,14 @@ def _execute(campaign: Campaign, prepared: Prepared, session: RaySession | None,
         finally:
             backend.close()
         campaign.note("end", done=progress.done)
+
+
+def _backend(order: WorkOrder, session: RaySession | None) -> tuple[Backend, str]:
+    if session is None:
+        return InlineBackend(order), "in this process"
+    backend = RayBackend(order, session.wait())
+    whose = "a Ray of our own" if session.address == "local" else f"Ray at {session.address}"
+    return backend, f"on {backend.slots} workers of {whose}, up after {session.started_s:.1f} s"
 
 
 def _title(prepared: Prepared) -> str:

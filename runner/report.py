@@ -61,7 +61,7 @@ def load_account(campaign: Campaign) -> tuple[Account, int | None]:
 def _release(account: Account, number: int, on_missing: str) -> Document:
     table = release_table(account, number)
     treat: Treatment = OutcomeTable.observed if on_missing == "exclude" else OutcomeTable.worst
-    records = _Standing.of(account, number)
+    records = Standing.of(account, number)
     return {
         "release": account.plan.releases[number],
         "tasks": table.outcomes.tasks,
@@ -215,14 +215,14 @@ def _cohorts(account: Account, table: ReleaseTable, treat: Treatment) -> list[Do
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Standing:
+class Standing:
     """The standing records of one release."""
 
     account: Account
     records: Columns
 
     @classmethod
-    def of(cls, account: Account, number: int) -> "_Standing":
+    def of(cls, account: Account, number: int) -> "Standing":
         rows = account.standing[account.release == number]
         return cls(account, account.columns.take(rows[rows >= 0]))
 
@@ -261,7 +261,7 @@ class _Standing:
     def failures(self) -> list[Document]:
         """Failed and invalid runs by signature, most frequent first."""
         return [
-            {"signature": name, "runs": len(rows), "examples": [self._name(row) for row in rows[:_EXAMPLES]]}
+            {"signature": name, "runs": len(rows), "examples": [self.name(row) for row in rows[:_EXAMPLES]]}
             for name, rows in self.failure_groups()
         ]
 
@@ -277,7 +277,7 @@ class _Standing:
         ]  # fmt: skip
         return sorted(groups, key=lambda group: (-len(group[1]), group[0]))
 
-    def _name(self, row: int) -> str:
+    def name(self, row: int) -> str:
         return f"{self.account.plan.tasks[self.records['task'][row]]}/{self.records['run'][row]}"
 
 

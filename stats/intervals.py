@@ -138,8 +138,9 @@ def _dirichlet_quantile(atoms: FloatArray, weights: FloatArray, level: float) ->
         if x <= 0:
             x = before / 2
         log_p, slope, saddle = _log_probability(atoms - x, weights, saddle)
-        before, x = x, x - (log_p - log(level)) / slope
-        if abs(x - before) < 1e-7 * sd:  # what is left is the square of it
+        excess = log_p - log(level)
+        before, x = x, x - excess / slope
+        if abs(excess) < 1e-7:  # after this step it is about the square of that
             break
     return low + width * x
 

@@ -1,6 +1,7 @@
 """Wilson and Clopper-Pearson against scipy and statsmodels; the task Dirichlet bound against two other routes."""
 
 from fractions import Fraction
+from itertools import pairwise
 from math import pi, sqrt
 
 import numpy as np
@@ -167,7 +168,7 @@ def test_each_end_of_the_dirichlet_bound_leaves_exactly_its_tail(sample, confide
         points = [sign * value for value in tasks] + [extra]
         if max(points) > min(points):
             slack = 4 * np.spacing(abs(end))
-            inside = spline_cdf(points, sign * end - slack), spread_cdf(points, sign * end + slack)
+            inside = spline_cdf(points, sign * end - slack), spline_cdf(points, sign * end + slack)
             assert inside[0] * (1 - Fraction(1, 10**9)) <= tail <= inside[1] * (1 + Fraction(1, 10**9))
 
 
@@ -216,7 +217,7 @@ def test_neither_end_falls_when_a_task_improves(sample, data):
 @given(samples())
 def test_more_confidence_gives_a_wider_dirichlet_bound(sample):
     intervals = [dirichlet(*sample, confidence) for confidence in (0.5, 0.9, 0.95, 0.99, 0.999999)]
-    for inner, outer in zip(intervals, intervals[1:], strict=False):
+    for inner, outer in pairwise(intervals):
         assert outer.lower <= inner.lower
         assert outer.upper >= inner.upper
 

@@ -2,7 +2,7 @@
 
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb
 
 import numpy as np
@@ -50,7 +50,12 @@ def test_the_suite_of_a_hundred_tasks_has_86_percent_of_attempts_72_percent_pass
 def test_two_failed_runs_estimate_neither_pass_at_5_nor_pass_hat_5_but_pass_at_2_is_0():
     failed = histogram([2], [0])
     for estimate in (pass_at(failed, 5), pass_hat(failed, 5)):
-        assert (estimate.estimate, estimate.over_estimable, estimate.tasks, estimate.not_estimable) == (None, None, 0, 1)
+        assert (estimate.estimate, estimate.over_estimable, estimate.tasks, estimate.not_estimable) == (
+            None,
+            None,
+            0,
+            1,
+        )
     assert pass_at(failed, 2).estimate == 0.0
 
 
@@ -153,8 +158,8 @@ def test_pass_hat_falls_and_pass_at_rises_with_k_and_both_start_at_the_mean_rate
     at = [pass_at(tasks, k).estimate for k in range(1, 7)]
     assert hat[0] == at[0] == pytest.approx(np.average(tasks.c / tasks.n, weights=tasks.tasks), rel=1e-14)
     # a rounding of slack: values that are equal in exact arithmetic are computed on different paths
-    assert all(later <= earlier + 1e-15 for earlier, later in zip(hat, hat[1:], strict=False))
-    assert all(later >= earlier - 1e-15 for earlier, later in zip(at, at[1:], strict=False))
+    assert all(later <= earlier + 1e-15 for earlier, later in pairwise(hat))
+    assert all(later >= earlier - 1e-15 for earlier, later in pairwise(at))
 
 
 @given(histograms())
