@@ -81,7 +81,17 @@ def load(request: Request) -> tuple[Suite, tuple[Release, ...]]:
         check_target(suite.environment, [Path(folder) for folder in _module_folders(suite, releases)])
     for release in releases:
         check_release(release)
+        if release.kind == "scripted":
+            _refuse_without_oracle(suite, release)
     return suite, releases
+
+
+def _refuse_without_oracle(suite: Suite, release: Release) -> None:
+    """A scripted release plays each task's oracle; generated tasks all have one."""
+    if isinstance(suite.tasks, tuple):
+        without = next((task.id for task in suite.tasks if not task.oracle), None)
+        if without is not None:
+            raise UsageError(f"release {release.name} is scripted, and task {without} has no oracle to play")
 
 
 def prepare(request: Request, suite: Suite, releases: Sequence[Release]) -> Prepared:

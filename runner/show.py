@@ -101,10 +101,8 @@ def _run(campaign: Campaign, account: Account, release: int, task: int, run: int
     plan, columns = account.plan, account.columns
     name = f"{plan.releases[release]}/{plan.tasks[task]}/{run}"
     mine = np.flatnonzero((columns["release"] == release) & (columns["task"] == task) & (columns["run"] == run))
-    index = (
-        np.flatnonzero(account.planned == plan.grid.position(release, task, run)) if run < plan.runs_per_task else []
-    )
-    if not len(index):
+    index = np.flatnonzero(account.planned == plan.grid.position(release, task, run))
+    if run >= plan.runs_per_task or not len(index):
         raise NothingMatched(f"{name}: was not planned")
     standing = int(account.standing[index[0]])
     document: Document = {

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Literal
 
 import rfc8785
 
+from passhat.workers.environment import Principal
+
 Claim = Literal["COMPLETED", "ESCALATED", "REFUSED", "NEEDS_CLARIFICATION"]
 
 _STRICT = {"extra": "forbid"}  # read by pydantic when a file is checked against the class
@@ -125,7 +127,7 @@ class Task:
     policy: str = ""
     output_schema: Mapping[str, Any] | None = None
     world: Mapping[str, Any] = field(default_factory=dict)  # given to the environment's reset
-    principal: Mapping[str, str] = field(default_factory=dict)  # user, tenant, role of the session
+    principal: Principal = Principal()  # of the session, in whose name the agent's calls are made
     contract: Contract = Contract()
     oracle: tuple[Step, ...] = ()  # a script that satisfies the contract
     template: str = ""

@@ -15,6 +15,7 @@ from typing import Any, overload
 from passhat.workers.contract import PayloadCheck, Task
 from passhat.workers.desk_scene import TODAY, Scene
 from passhat.workers.desk_templates import TEMPLATES
+from passhat.workers.environment import Principal
 from passhat.workers.seeds import derive
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {
@@ -42,7 +43,7 @@ def task_at(seed: int, cohort: str, ordinal: int) -> Task:
         policy=scene.policy,
         output_schema=_output_schema(draft.contract.payload),
         world={"tables": scene.tables, "today": TODAY, **draft.world},
-        principal={"user": "desk-1", "tenant": scene.tenant, "role": "desk"},
+        principal=Principal("desk-1", scene.tenant, "desk"),
         contract=draft.contract,
         oracle=draft.oracle,
     )

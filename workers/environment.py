@@ -7,7 +7,7 @@ the seed given to `reset`, every write is answered by a receipt, and what a run 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,11 @@ class EnvSpec:
 class Principal:
     """On whose behalf a call is made; taken from the session, never from arguments."""
 
-    user: str
-    tenant: str
-    role: str
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}  # part of a task file
+
+    user: str = ""
+    tenant: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,9 +138,14 @@ class Session:
             asked = canonical(arguments)
         except (fastjsonschema.JsonSchemaValueException, TypeError, ValueError) as error:
             return self._refuse(name, arguments, "invalid_arguments", str(error))
-        result = self._enter(lambda: self._environment.call(name, asked, principal=self._principal))
-        self._note(name, tool.spec, asked, result)
+        result, content = self._enter(lambda: self._ask(name, asked))
+        self._note(name, tool.spec, asked, result, content)
         return result
+
+    def _ask(self, name: str, asked: Mapping[str, Any]) -> tuple[ToolResult, bytes]:
+        """Return the environment's answer, and its content encoded: an answer that is not JSON is its own fault."""
+        result = self._environment.call(name, asked, principal=self._principal)
+        return result, canonical_json(result.content)
 
     def finish(self) -> None:
         """Apply the limits once more to what the agent did after its last call."""
@@ -174,15 +179,16 @@ class Session:
             canonical_json(asked)
         except (TypeError, ValueError):
             asked = {key: repr(value) for key, value in arguments.items()}
-        self._note(name, None, asked, result)
+        self._note(name, None, asked, result, canonical_json(result.content))
         return result
 
-    def _note(self, name: str, spec: ToolSpec | None, asked: Mapping[str, Any], result: ToolResult) -> None:
+    def _note(
+        self, name: str, spec: ToolSpec | None, asked: Mapping[str, Any], result: ToolResult, content: bytes
+    ) -> None:
         self.calls.append(Call(name, asked, result, self._principal, len(self.calls) + 1))
         receipt = result.receipt.id if result.receipt else None
-        fingerprint = hashlib.blake2b(
-            canonical_json([name, asked, result.content, result.error, receipt]), digest_size=16
-        ).digest()
+        asked_for = canonical_json([name, asked, result.error, receipt])
+        fingerprint = hashlib.blake2b(asked_for + content, digest_size=16).digest()
         self.trajectory.update(fingerprint)
         changed = spec is not None and result.error is None and spec.effect in ("write", "destructive")
         if changed:
@@ -265,8 +271,7 @@ def run_episode(
 ) -> Episode:
     """Carry out one run and score it. Only KeyboardInterrupt escapes."""
     context = Context(agent_seed)
-    principal = Principal(**task.principal) if task.principal else Principal("", "", "")
-    session = Session(environment, tools, principal, limits, plane, context)
+    session = Session(environment, tools, task.principal, limits, plane, context)
     try:
         session.enter(lambda: environment.reset(seed=env_seed, options=task.world))
     except EnvironmentFault as fault:
@@ -306,10 +311,12 @@ def _check_final(final: Any) -> str:
         return f"the agent returned {type(final).__name__}, expected Final or None"
     if final.status not in CLAIMS:
         return f"the agent claimed {final.status!r}, allowed are {', '.join(CLAIMS)}"
+    if not isinstance(final.message, str):
+        return f"the message is {type(final.message).__name__}, expected text"
     try:
-        canonical_json(canonical(final.payload))
+        canonical([final.message, final.payload])
     except (TypeError, ValueError) as error:
-        return f"the payload is not JSON: {error}"
+        return f"message or payload is not JSON: {error}"
     return ""
 
 

@@ -111,7 +111,7 @@ def _forbidden_tool(task: Task) -> Collection[str]:
 
 
 def _call_canary(script: Script, task: Task) -> Script:
-    return (Move(None, _CANARY, {"tenant_id": task.principal.get("tenant", ""), "scope": "all"}), *script)
+    return (Move(None, _CANARY, {"tenant_id": task.principal.tenant, "scope": "all"}), *script)
 
 
 def _skip_approval(task: Task) -> Collection[str]:

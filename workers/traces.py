@@ -1,11 +1,13 @@
-"""Traces: what is kept of a run beyond its record, for a person to read. Written by workers, one file per shard."""
+"""Traces: what is kept of a run beyond its record, for a person to read.
 
+Workers write them, one file per shard: frames of compressed JSON, found by the file and offset in a run's record.
+"""
+
+import json
 import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import msgpack
 
 from passhat.workers import frames
 from passhat.workers.contract import Task
@@ -15,7 +17,7 @@ from passhat.workers.records import RunRecord
 
 def trace_name(file: int) -> str:
     """Return the name of a trace file; `file` is the id of the shard that wrote it."""
-    return f"{file:08d}.mpk"
+    return f"{file:08d}.trace"
 
 
 def compose(task: Task, release: str, record: RunRecord, episode: Episode) -> dict[str, Any]:
@@ -62,7 +64,7 @@ class TraceFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._stream = self._path.open("ab", buffering=0)
         offset = self._stream.seek(0, 2)
-        self._stream.write(frames.wrap(zlib.compress(msgpack.packb(trace, default=repr), 1)))
+        self._stream.write(frames.wrap(zlib.compress(json.dumps(trace, default=repr).encode(), 1)))
         return self._file, offset
 
     def close(self) -> None:
@@ -75,5 +77,5 @@ def read_trace(folder: Path, file: int, offset: int) -> dict[str, Any]:
     with (folder / trace_name(file)).open("rb") as stream:
         stream.seek(offset)
         payload = frames.read_one(stream)
-    trace: dict[str, Any] = msgpack.unpackb(zlib.decompress(payload), strict_map_key=False)
+    trace: dict[str, Any] = json.loads(zlib.decompress(payload))
     return trace

@@ -21,7 +21,7 @@ from passhat.workers.canonical import canonical_json
 from passhat.workers.contract import Task, task_digest
 from passhat.workers.desk import Desk
 from passhat.workers.desk_tasks import DEFAULT_WEIGHTS, TEMPLATES, DeskTasks, quotas, task_at
-from passhat.workers.environment import Effect, Principal, ToolResult, ToolSpec
+from passhat.workers.environment import Effect, ToolResult, ToolSpec
 from passhat.workers.episode import compile_tools, run_episode
 from passhat.workers.flaws import FLAWS
 from passhat.workers.order import Limits
@@ -49,14 +49,14 @@ class DirectTools:
 
     def __init__(self, desk: Desk, task: Task) -> None:
         self._desk = desk
-        self._principal = Principal(**task.principal)
+        self._principal = task.principal
         self.results: list[ToolResult] = []
 
     def list(self) -> tuple[ToolSpec, ...]:
         return self._desk.spec.tools
 
     def call(self, name: str, /, **arguments: Any) -> ToolResult:
-        TOOLS.by_name[name][1](arguments)
+        TOOLS.by_name[name].validate(arguments)
         given = {key: value for key, value in arguments.items() if value is not None}
         result = self._desk.call(name, given, principal=self._principal)
         assert result.error is None, (name, arguments, result)
@@ -217,7 +217,7 @@ def test_a_world_has_look_alikes() -> None:
     """Each world has an account of the requester's name at another tenant, and a similar name at the same one."""
     for task in TASKS:
         tables = task.world["tables"]
-        tenant = task.principal["tenant"]
+        tenant = task.principal.tenant
         (requester,) = (user["name"] for user in tables["users"].values())
         holders = [(account["tenant"], account["holder"]) for account in tables["accounts"].values()]
         assert any(name == requester and where != tenant for where, name in holders)

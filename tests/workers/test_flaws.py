@@ -56,7 +56,7 @@ CREDIT = Task(
     id="credit",
     cohort="routine",
     request="credit",
-    principal={"user": "u", "tenant": "alder", "role": "desk"},
+    principal=Principal("u", "alder", "desk"),
     oracle=(
         LOOK,
         VERIFY,
@@ -188,7 +188,7 @@ class World:
 
 def run(task, *flaws):
     """The judgement of one run with these flaws, and how it ended."""
-    world = World(Principal(**(task.principal or CREDIT.principal)))
+    world = World(task.principal)
     view = TaskView(task.id, task.request, task.inputs, task.policy, task.output_schema)
     try:
         final = scripted_agent(task, dict.fromkeys(flaws, ALWAYS), task.id.encode(), 1)(view, world, world)
