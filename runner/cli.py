@@ -4,6 +4,7 @@ Standard output is the answer; progress, hints and errors go to standard error. 
 command that needs it, so that help appears at once.
 """
 
+import io
 import json
 import os
 import sys
@@ -49,7 +50,9 @@ Address = Annotated[
 
 def main() -> NoReturn:
     """Entry point: every way out has a documented exit code."""
-    out = sys.stdout
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these letters still gets the numbers
     try:
         app(standalone_mode=False)
         code: int = ExitCode.DONE
@@ -59,9 +62,6 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         print("passhat: interrupted", file=sys.stderr)
         code = ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        code = ExitCode.DONE
     except Exception as error:
         code = _unexpected(error)
     sys.stderr.flush()
@@ -86,11 +86,21 @@ def _answer(document: dict[str, Any], as_json: bool, render: Callable[[dict[str,
     if as_json:
         _print_json(document)
     else:
-        print(render(document), end="")
+        _print(render(document))
+
+
+def _print(text: str) -> None:
+    """Write to standard output; a reader that has gone away has seen enough."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False))
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    _print(json.dumps(document, ensure_ascii=not is_utf8, indent=1, allow_nan=False) + "\n")
 
 
 def _say(text: str) -> None:
@@ -261,8 +271,7 @@ def demo(workers: Workers = None, out: Out = None, as_json: Json = False) -> Non
     campaign = launch.run(request, launch.Place(workers), out=out)
     _answer(report_campaign(campaign), as_json, render_report)
     if not as_json:
-        print(f"\nresults  {campaign.folder}")
-        print(f"next     passhat show {campaign.folder}/candidate")
+        _print(f"\nresults  {campaign.folder}\nnext     passhat show {campaign.folder}/candidate\n")
 
 
 if __name__ == "__main__":

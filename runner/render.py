@@ -232,9 +232,10 @@ def number(value: float | None) -> str:
     """Return a rate with as many digits as tell it from 0, 1 and its neighbours on a page."""
     if value is None:
         return "—"
-    text = f"{value:.3f}"
-    if (text == "1.000" and value < 1) or (text == "0.000" and value > 0):
-        return f"{value:.6f}"
+    for digits in (3, 4, 6, 9, 12):
+        text = f"{value:.{digits}f}"
+        if float(text) not in (0, 1) or float(text) == value:
+            break
     return text
 
 
