@@ -126,7 +126,8 @@ def _manifest(sources: Sequence[Source], plan: Plan) -> dict[str, Any]:
             "environment": None,
         },
         "releases": [
-            {"name": name, "digest": None, "agent": None, "flaws": {}, "identity": {}} for name in plan.releases
+            {"name": name, "digest": None, "agent": None, "code": None, "flaws": {}, "identity": {}}
+            for name in plan.releases
         ],
         "runs_per_task": plan.runs_per_task,
         "seed": None,

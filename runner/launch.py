@@ -23,7 +23,7 @@ from passhat.runner.release import Release, check_release, load_releases
 from passhat.runner.schedule import Stretch
 from passhat.runner.store import Campaign, Log, create, writing
 from passhat.runner.suite import DESK, Suite, catalogue, load_suite
-from passhat.runner.targets import check_target
+from passhat.runner.targets import check_target, code_digest
 from passhat.workers import frames, seeds
 from passhat.workers.order import AgentSpec, Limits, WorkOrder
 from passhat.workers.records import Status
@@ -120,10 +120,7 @@ def prepare(request: Request, suite: Suite, releases: Sequence[Release]) -> Prep
             "tasks": len(contents.ids),
             "environment": suite.environment,
         },
-        "releases": [
-            {"name": r.name, "digest": r.digest, "agent": r.agent, "flaws": dict(r.flaws), "identity": dict(r.identity)}
-            for r in releases
-        ],
+        "releases": [_identity(release) for release in releases],
         "runs_per_task": runs,
         "seed": request.seed,
         "stream": request.stream,
@@ -146,6 +143,17 @@ def prepare(request: Request, suite: Suite, releases: Sequence[Release]) -> Prep
         trace_every=_TRACE_EVERY,
     )
     return Prepared(suite, tuple(releases), limits, plan, manifest, order)
+
+
+def _identity(release: Release) -> dict[str, Any]:
+    return {
+        "name": release.name,
+        "digest": release.digest,
+        "agent": release.agent,
+        "code": code_digest(release.agent) if release.kind == "python" else None,
+        "flaws": {name: list(rate) for name, rate in release.flaws.items()},
+        "identity": dict(release.identity),
+    }
 
 
 def describe_plan(prepared: Prepared) -> dict[str, Any]:

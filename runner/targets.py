@@ -1,6 +1,7 @@
 """Objects of a user's own, named "module:function" in suite and release files, checked before a worker needs them."""
 
 import contextlib
+import hashlib
 import importlib
 import importlib.machinery
 import inspect
@@ -41,6 +42,15 @@ def check_target(target: str, folders: Sequence[Path]) -> None:
         raise InvalidFile(f"{target}: found {type(value).__name__}, expected a function")
     if inspect.iscoroutinefunction(value):
         raise InvalidFile(f"{target}: found an async function, expected an ordinary one")
+
+
+def code_digest(target: str) -> str | None:
+    """Return "sha256:…" of the module file of a target that has been checked; None where it has no file.
+
+    It covers that one file, not what the file imports.
+    """
+    file = getattr(sys.modules[target.partition(":")[0]], "__file__", None)
+    return None if file is None else f"sha256:{hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
 
 
 @contextlib.contextmanager
