@@ -7,7 +7,7 @@ the record's fields, but neither plans nor statistics.
 import gc
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,13 +94,7 @@ def _no_garbage_collection() -> Iterator[None]:
 def _chunks(payloads: Iterable[memoryview]) -> Iterator[list[Any]]:
     rows: list[Any] = []
     for payload in payloads:
-        unpacker = msgpack.Unpacker(max_buffer_size=0, use_list=False)
-        unpacker.feed(payload)
-        header = frames.FrameHeader(*next(unpacker))
-        found = list(unpacker)
-        if len(found) != header.runs or unpacker.tell() != len(payload):
-            raise frames.DamagedFrame(f"shard {header.shard}: {header.runs} records announced, {len(found)} found")
-        rows += found
+        rows += frames.parse_rows(payload)[1]
         if len(rows) >= _ROWS_AT_ONCE:
             yield rows
             rows = []
@@ -124,6 +118,8 @@ def _column(field: str, values: Sequence[Any]) -> Array:
         joined = b"".join(values)
         if len(joined) != 8 * len(values):
             joined = b"".join(value.rjust(8, b"\0") for value in values)
+        if len(joined) != 8 * len(values):
+            raise frames.DamagedFrame(f"{field}: found one of {max(map(len, values))} bytes, expected 8")
         return np.frombuffer(joined, ">u8").astype(dtype)
     if values.count(values[0]) == len(values):
         return np.full(len(values), _UNSAID[dtype.kind] if values[0] is None else values[0], dtype)
@@ -135,24 +131,36 @@ def _column(field: str, values: Sequence[Any]) -> Array:
 
 
 def load(cache: Path, log: bytes, payloads: Iterable[memoryview]) -> Columns:
-    """Return the columns of a log, from the cache when it was made from exactly these bytes, else anew."""
+    """Return the columns of a log, from the cache when it is whole and was made from exactly these bytes, else anew."""
     fingerprint = [SCHEMA_VERSION, len(log), zlib.crc32(log)]
-    try:
-        data = msgpack.unpackb(cache.read_bytes())
-        if data["of"] == fingerprint:
-            return Columns({field: np.frombuffer(data[field], DTYPES[field]) for field in FIELDS})
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # a cache that cannot be read is a cache that is not there
+    cached = _read_cache(cache, fingerprint)
+    if cached is not None:
+        return cached
     columns = from_payloads(payloads)
-    _save(cache, fingerprint, columns)
+    _save_cache(cache, fingerprint, columns)
     return columns
 
 
-def _save(cache: Path, fingerprint: list[int], columns: Columns) -> None:
-    data = {"of": fingerprint, **{field: columns[field].tobytes() for field in FIELDS}}
-    part = cache.with_suffix(".part")
+def _read_cache(cache: Path, fingerprint: list[int]) -> Columns | None:
     try:
-        part.write_bytes(msgpack.packb(data))
-        part.replace(cache)
+        content = memoryview(cache.read_bytes())
     except OSError:
-        part.unlink(missing_ok=True)  # a folder that cannot be written to can still be read
+        return None
+    checksum, data = content[:4], content[4:]
+    if checksum != zlib.crc32(data).to_bytes(4, "big"):
+        return None
+    columns = msgpack.unpackb(data)
+    if columns.pop("of") != fingerprint:
+        return None
+    return Columns({field: np.frombuffer(columns[field], DTYPES[field]) for field in FIELDS})
+
+
+def _save_cache(cache: Path, fingerprint: list[int], columns: Columns) -> None:
+    data = msgpack.packb({"of": fingerprint, **{field: columns[field].tobytes() for field in FIELDS}})
+    part = cache.with_suffix(".part")
+    with suppress(OSError):  # a folder that cannot be written to can still be read
+        try:
+            part.write_bytes(zlib.crc32(data).to_bytes(4, "big") + data)
+            part.replace(cache)
+        except OSError:
+            part.unlink(missing_ok=True)

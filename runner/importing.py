@@ -7,7 +7,7 @@ what the files lack is missing.
 import hashlib
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,15 @@ from passhat.workers.order import Cell
 from passhat.workers.records import RunRecord, blank, pack_record, seal
 
 _NO_COHORT = "all"
-_FILLED = ("cohort", "turns", "calls", "tokens_in", "tokens_out", "cost_micros", "seed")
+_FILLED = {  # column → field of a row
+    "cohort": "cohort",
+    "turns": "turns",
+    "tool_calls": "calls",
+    "tokens_in": "tokens_in",
+    "tokens_out": "tokens_out",
+    "cost_usd": "cost_micros",
+    "seed": "seed",
+}
 _NEVER = ("outcome and trajectory apart", "safety events", "traces")
 _RECORDS_A_FLUSH = 1000
 
@@ -34,7 +42,7 @@ class Imported:
 
     campaign: Campaign
     sources: tuple[Source, ...]
-    filled: dict[str, int]  # field → rows that say it
+    filled: dict[str, int]  # column → rows that say it
     rows: int
 
 
@@ -48,15 +56,15 @@ def import_files(
     rows = [row for source in sources for row in source.rows]
     if not rows:
         raise NothingMatched(f"{', '.join(map(str, paths))}: no runs in here")
-    for kind in ("release", "task", "cohort"):
-        names = ((getattr(row, kind), row.place) for row in rows)
-        refuse_lookalikes(kind, ((name, place) for name, place in names if name is not None))
+    refuse_lookalikes("release", ((row.release, row.place) for row in rows))
+    refuse_lookalikes("task", ((row.task, row.place) for row in rows))
+    refuse_lookalikes("cohort", ((row.cohort, row.place) for row in rows if row.cohort is not None))
     _refuse_conflicts(rows)
     plan = _plan(rows, runs)
     campaign = create(out, plan, _manifest(sources, plan))
     _write(campaign, rows)
     campaign.note("imported", files=[str(path) for path in paths], rows=len(rows))
-    filled = {field: sum(getattr(row, field) is not None for row in rows) for field in _FILLED}
+    filled = {name: sum(getattr(row, field) is not None for row in rows) for name, field in _FILLED.items()}
     return Imported(campaign, sources, filled, len(rows))
 
 
@@ -83,39 +91,43 @@ def _name(row: Row) -> str:
 
 
 def _plan(rows: Sequence[Row], runs: int | None) -> Plan:
-    releases = tuple(dict.fromkeys(row.release for row in rows))
-    cohort_of = {row.task: row.cohort or _NO_COHORT for row in rows}
-    cohorts = tuple(dict.fromkeys(cohort_of.values()))
     highest = max(rows, key=lambda row: row.run)
     if runs is not None and highest.run >= runs:
         raise InvalidFile(f"{highest.place}  run: found {highest.run}, --runs {runs} allows 0 to {runs - 1}")
+    cohort_of = {row.task: row.cohort or _NO_COHORT for row in rows}
+    cohorts = _numbered(cohort_of.values())
     plan = Plan(
-        releases=releases,
+        releases=tuple(_numbered(row.release for row in rows)),
         tasks=tuple(cohort_of),
-        cohorts=cohorts,
-        cohort=[cohorts.index(name) for name in cohort_of.values()],
+        cohorts=tuple(cohorts),
+        cohort=[cohorts[name] for name in cohort_of.values()],
         task_digests=(),
         runs_per_task=runs or highest.run + 1,
         seed=None,
         stream=None,
     )
-    if runs is not None:
-        return plan
-    cells = _cells(plan, rows)
-    seeds = {plan.grid.position(*cell): row.seed for cell, row in zip(cells, rows, strict=True)}
-    positions = array("Q", sorted(seeds))
-    is_whole = len(positions) == len(plan.grid)
-    return plan.listing(None if is_whole else positions, tuple(seeds[position] for position in positions))
+    seeds = {plan.grid.position(*cell): row.seed for cell, row in zip(_cells(plan, rows), rows, strict=True)}
+    planned = array("Q", sorted(seeds)) if runs is None and len(seeds) < len(plan) else None
+    has_seeds = any(seed is not None for seed in seeds.values())
+    return replace(
+        plan,
+        listed=planned,
+        run_seeds=tuple(map(seeds.get, planned or range(len(plan)))) if has_seeds else (),
+    )
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    """Return the distinct names in the order of their first appearance, each with its number."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def _cells(plan: Plan, rows: Iterable[Row]) -> list[Cell]:
-    release = {name: i for i, name in enumerate(plan.releases)}
-    task = {name: i for i, name in enumerate(plan.tasks)}
+    release, task = _numbered(plan.releases), _numbered(plan.tasks)
     return [Cell(release[row.release], task[row.task], row.run) for row in rows]
 
 
 def _manifest(sources: Sequence[Source], plan: Plan) -> dict[str, Any]:
-    names = dict.fromkeys(source.path.name.split(".")[0] for source in sources)
+    names = dict.fromkeys(source.name for source in sources)
     return {
         "origin": "import",
         "suite": {

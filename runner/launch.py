@@ -25,10 +25,14 @@ from passhat.runner.store import Campaign, Log, create, writing
 from passhat.runner.suite import DESK, Suite, catalogue, load_suite
 from passhat.runner.targets import check_target, code_digest
 from passhat.workers import frames, seeds
+from passhat.workers.admission import examine
+from passhat.workers.host import build_environment
 from passhat.workers.order import AgentSpec, Limits, WorkOrder
 from passhat.workers.records import Status
+from passhat.workers.session import compile_tools
 
 _TRACE_EVERY = 50
+_MOST_EXAMINED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +161,7 @@ def _identity(release: Release) -> dict[str, Any]:
 
 
 def describe_plan(prepared: Prepared) -> dict[str, Any]:
-    """Return what would be run (passhat.plan/1), with the seeds of the first cell of each release."""
+    """Return what would be run (passhat.plan/1), the seeds of the first cell, and what speaks against the tasks."""
     plan, order = prepared.plan, prepared.order
     cells = [plan.grid.locate(position) for position in range(min(len(plan), len(plan.releases)))]
     return {
@@ -175,7 +179,18 @@ def describe_plan(prepared: Prepared) -> dict[str, Any]:
             }
             for cell in cells
         ],
+        "admission": _admission(order),
     }
+
+
+def _admission(order: WorkOrder) -> dict[str, Any]:
+    """Examine the tasks, or the first of very many."""
+    environment = build_environment(order.environment)
+    tools = compile_tools(environment.spec)
+    examined = min(len(order.tasks), _MOST_EXAMINED)
+    problems = {order.tasks[i].id: examine(order.tasks[i], environment, tools) for i in range(examined)}
+    environment.close()
+    return {"examined": examined, "rejected": {task: list(why) for task, why in problems.items() if why}}
 
 
 def _module_folders(suite: Suite, releases: Sequence[Release]) -> Iterator[str]:

@@ -7,7 +7,7 @@ start from and needs no list of them.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from passhat.workers.order import Cell, Grid
@@ -36,10 +36,6 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.grid) if self.listed is None else len(self.listed)
-
-    def listing(self, positions: "array[int] | None", run_seeds: tuple[int | None, ...]) -> "Plan":
-        """Return the plan of these runs alone, with the seeds that a source gave them, if it did."""
-        return replace(self, listed=positions, run_seeds=run_seeds if any(s is not None for s in run_seeds) else ())
 
     def name(self, cell: Cell) -> str:
         """Return how a run is called: release/task/run-index."""

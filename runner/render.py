@@ -51,6 +51,9 @@ def render_plan(plan: Document) -> str:
         lines.append(f"release  {release['name']}   {release['agent']}   {short(release['digest'])}")
     for first in plan["first_runs"]:
         lines.append(f"first    {first['run']}   env seed {first['env_seed']}   agent seed {first['agent_seed']}")
+    admission = plan["admission"]
+    lines.append(f"tasks    {admission['examined']} examined, {len(admission['rejected'])} measure themselves")
+    lines += [f"  {task}: {problem}" for task, why in admission["rejected"].items() for problem in why]
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from passhat.runner.columns import Columns, load
-from passhat.runner.errors import NotAcceptable
+from passhat.runner.errors import NotAcceptable, PasshatError
 from passhat.runner.store import Campaign, find_all, read_log
 from passhat.runner.tables import MISSING, Account, ReleaseTable, reconcile, records_digest, release_table
 from passhat.stats.bootstrap import bootstrap_pass_hat
@@ -34,12 +34,13 @@ def report_campaign(campaign: Campaign) -> Document:
     account, torn_at = load_account(campaign)
     manifest, plan = campaign.manifest, campaign.plan
     on_missing = manifest["on_missing"]
+    releases = [_release(account, number, on_missing) for number in range(len(plan.releases))]
     return {
         "schema": SCHEMA,
         "campaign": {
             "id": campaign.id,
             "suite": {key: manifest["suite"].get(key) for key in ("name", "version", "digest")},
-            "runs_per_task": plan.runs_per_task,
+            "runs_per_task": account.runs_per_task,
             "seed": plan.seed,
             "stream": plan.stream,
             "on_missing": on_missing,
@@ -47,7 +48,7 @@ def report_campaign(campaign: Campaign) -> Document:
             "foreign": len(account.foreign),
             "torn_at": torn_at,
         },
-        "releases": [_release(account, number, on_missing) for number in range(len(plan.releases))],
+        "releases": releases,
     }
 
 
@@ -58,31 +59,41 @@ def load_account(campaign: Campaign) -> tuple[Account, int | None]:
     return reconcile(campaign.plan, columns), log.torn_at
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cases:
+    """The counts of some tasks by what a run without a verdict counts for; `treated` is what the campaign declared."""
+
+    treated: Histogram
+    observed: Histogram
+    worst: Histogram
+    best: Histogram
+
+    @classmethod
+    def of(cls, outcomes: OutcomeTable, on_missing: str) -> "_Cases":
+        observed, worst, best = (table.histogram() for table in (outcomes.observed(), outcomes.worst(), outcomes.best()))
+        return cls(observed if on_missing == "exclude" else worst, observed, worst, best)
+
+
 def _release(account: Account, number: int, on_missing: str) -> Document:
     table = release_table(account, number)
-    treat: Treatment = OutcomeTable.observed if on_missing == "exclude" else OutcomeTable.worst
+    cases = _Cases.of(table.outcomes, on_missing)
+    ks = _ks(int(table.outcomes.planned.max(initial=0)))
     records = Standing.of(account, number)
     return {
         "release": account.plan.releases[number],
         "tasks": table.outcomes.tasks,
         "counts": _counts(account, number, table),
-        "attempt_rate": _attempt_rate(table.outcomes, treat),
+        "attempt_rate": _attempt_rate(cases),
         "first_attempts": _first_attempts(account, number, table),
-        "pass_hat": [
-            {**_suite_estimate(table.outcomes, treat, pass_hat, k), "bootstrap": _bootstrap(table.outcomes, treat, k)}
-            for k in _ks(table.outcomes)
-        ],
-        "pass_at": [_suite_estimate(table.outcomes, treat, pass_at, k) for k in _ks(table.outcomes)],
-        "flaky": _flaky(table.outcomes),
+        "pass_hat": [{**_suite_estimate(cases, pass_hat, k), "bootstrap": _bootstrap(cases, k)} for k in ks],
+        "pass_at": [_suite_estimate(cases, pass_at, k) for k in ks],
+        "flaky": _flaky(cases.observed),
         "quadrant": records.quadrant(),
         "safety": records.safety(),
         "efficiency": records.efficiency(),
-        "cohorts": _cohorts(account, table, treat),
+        "cohorts": _cohorts(account, table, on_missing),
         "failures": records.failures(),
     }
-
-
-Treatment = Callable[[OutcomeTable], OutcomeTable]
 
 
 def _counts(account: Account, number: int, table: ReleaseTable) -> dict[str, int]:
@@ -109,30 +120,27 @@ def _ends(interval: Interval | None, note: str | None = None) -> Document:
     return {"lower": interval.lower, "upper": interval.upper, "method": interval.method}
 
 
-def _attempt_rate(outcomes: OutcomeTable, treat: Treatment) -> Document:
-    histogram = treat(outcomes).histogram()
-    rate = attempt_rate(histogram)
-    scored = attempt_rate(outcomes.observed().histogram())
-    planned = int(outcomes.planned.sum())
+def _attempt_rate(cases: _Cases) -> Document:
+    rate, scored, worst = attempt_rate(cases.treated), attempt_rate(cases.observed), attempt_rate(cases.worst)
     return {
         "estimate": rate.estimate,
-        **_rate_interval(histogram),
+        **_rate_interval(cases.treated),
         "passed": rate.count,
-        "planned": planned,
-        "worst": attempt_rate(outcomes.worst().histogram()).estimate,
-        "best": attempt_rate(outcomes.best().histogram()).estimate,
+        "planned": worst.total,
+        "worst": worst.estimate,
+        "best": attempt_rate(cases.best).estimate,
         "scored": scored.total,
         "scored_rate": scored.estimate,
-        "coverage": scored.total / planned if planned else None,
+        "coverage": scored.total / worst.total if worst.total else None,
     }
 
 
 def _rate_interval(histogram: Histogram) -> Document:
     """Wilson for single runs; with repeats the task is the unit, and needs the same number of runs everywhere."""
-    if not len(histogram.n) or not histogram.n.any():
+    if not histogram.n.any():
         return _ends(None, "no runs")
     if histogram.n[0] != histogram.n[-1]:
-        return _ends(None, "tasks have different numbers of runs; pass^1 weighs tasks alike and has an interval")
+        return _ends(None, "tasks differ in their number of runs; see pass^1")
     if histogram.n[0] == 1:
         return _ends(wilson(int(histogram.c @ histogram.tasks), histogram.total))
     return _ends(dirichlet(histogram.c / histogram.n, histogram.tasks))
@@ -147,45 +155,42 @@ def _first_attempts(account: Account, number: int, table: ReleaseTable) -> Docum
     return {"passed": passed, "planned": planned, "estimate": passed / planned}
 
 
-def _ks(outcomes: OutcomeTable) -> list[int]:
+def _ks(most: int) -> list[int]:
     """Every k up to the most runs of a task; above 64 only 1, powers of two and that most."""
-    most = int(outcomes.planned.max(initial=0))
     if most <= _ALL_K_UP_TO:
         return list(range(1, most + 1))
     return [*(1 << i for i in range((most - 1).bit_length())), most]
 
 
-def _suite_estimate(
-    outcomes: OutcomeTable, treat: Treatment, estimator: Callable[[Histogram, int], SuiteEstimate], k: int
-) -> Document:
+def _suite_estimate(cases: _Cases, estimator: Callable[[Histogram, int], SuiteEstimate], k: int) -> Document:
     """One k. It is estimable when each task has k scored runs; the treatment then says what the others count for."""
-    observed = estimator(outcomes.observed().histogram(), k)
-    document: Document = {"k": k, "tasks": observed.tasks, "not_estimable": observed.not_estimable}
-    worst, best = estimator(outcomes.worst().histogram(), k), estimator(outcomes.best().histogram(), k)
-    bounds = {"worst": worst.estimate, "best": best.estimate}
-    if observed.not_estimable or not observed.tasks:
-        note = f"not estimable: {observed.not_estimable} tasks have fewer than {k} scored runs"
-        return {**document, "estimate": None, **_ends(None, note), **bounds, "over_estimable": observed.over_estimable}
-    treated = estimator(treat(outcomes).histogram(), k)
-    return {
-        **document,
-        "estimate": treated.estimate,
-        **_ends(dirichlet(treated.values, treated.multiplicities)),
-        **bounds,
+    observed = estimator(cases.observed, k)
+    document = {
+        "k": k,
+        "estimate": None,
+        "tasks": observed.tasks,
+        "not_estimable": observed.not_estimable,
         "over_estimable": observed.over_estimable,
+        "worst": estimator(cases.worst, k).estimate,
+        "best": estimator(cases.best, k).estimate,
     }
+    if observed.not_estimable:
+        of = f"{observed.not_estimable} of {cases.observed.total} tasks"
+        return {**document, **_ends(None, f"not estimable: fewer than {k} scored runs in {of}")}
+    treated = estimator(cases.treated, k)
+    return {**document, "estimate": treated.estimate, **_ends(dirichlet(treated.values, treated.multiplicities))}
 
 
-def _bootstrap(outcomes: OutcomeTable, treat: Treatment, k: int) -> Document:
+def _bootstrap(cases: _Cases, k: int) -> Document:
     """The exact bootstrap over tasks beside the bound: narrower, and too narrow near 0 and 1."""
-    if (outcomes.scored < k).any():
+    if (cases.observed.n < k).any():
         return _ends(None, "not estimable")
-    answer = bootstrap_pass_hat(treat(outcomes).histogram(), k)
+    answer = bootstrap_pass_hat(cases.treated, k)
     return _ends(answer.interval, answer.reason)
 
 
-def _flaky(outcomes: OutcomeTable) -> Document:
-    share = flaky(outcomes.observed().histogram())
+def _flaky(observed: Histogram) -> Document:
+    share = flaky(observed)
     return {
         "tasks_flaky": share.count,
         "tasks": share.total,
@@ -195,22 +200,13 @@ def _flaky(outcomes: OutcomeTable) -> Document:
     }
 
 
-def _cohorts(account: Account, table: ReleaseTable, treat: Treatment) -> list[Document]:
+def _cohorts(account: Account, table: ReleaseTable, on_missing: str) -> list[Document]:
     cohort = np.asarray(account.plan.cohort, dtype=np.int64)[table.tasks]
     rows = []
     for number in np.unique(cohort):
-        histogram = treat(table.outcomes.select(cohort == number)).histogram()
-        rate = attempt_rate(histogram)
-        rows.append(
-            {
-                "cohort": account.plan.cohorts[number],
-                "tasks": histogram.total,
-                "passed": rate.count,
-                "planned": int(table.outcomes.planned[cohort == number].sum()),
-                "estimate": rate.estimate,
-                **_rate_interval(histogram),
-            }
-        )
+        rate = _attempt_rate(_Cases.of(table.outcomes.select(cohort == number), on_missing))
+        tasks = int(np.sum(cohort == number))
+        rows.append({"cohort": account.plan.cohorts[number], "tasks": tasks, **rate})
     return rows
 
 
@@ -296,7 +292,8 @@ def percentile(ascending: Any, percent: int) -> Any:
 def summarise(campaign: Campaign) -> Document:
     """Return what came back of a campaign, counted and without any inference (passhat.summary/1)."""
     account, torn_at = load_account(campaign)
-    plan, cost = campaign.plan, account.columns["cost_micros"]
+    plan = campaign.plan
+    cost = np.delete(account.columns["cost_micros"], np.concatenate([account.duplicates, account.foreign]))
     releases = []
     for number, name in enumerate(plan.releases):
         table = release_table(account, number)
@@ -309,7 +306,7 @@ def summarise(campaign: Campaign) -> Document:
         "origin": campaign.manifest["origin"],
         "created_at": campaign.manifest["created_at"],
         "suite": campaign.manifest["suite"]["name"],
-        "runs_per_task": plan.runs_per_task,
+        "runs_per_task": account.runs_per_task,
         "records_digest": records_digest(account),
         "cost_usd": float(cost[cost > 0].sum() / 1_000_000),
         "torn_at": torn_at,
@@ -319,5 +316,15 @@ def summarise(campaign: Campaign) -> Document:
 
 
 def list_campaigns(results: Path) -> Document:
-    """Return the summary of every campaign in a results folder, oldest first (passhat.list/1)."""
-    return {"schema": "passhat.list/1", "campaigns": [summarise(campaign) for campaign in find_all(results)]}
+    """Return the summary of every campaign in a results folder, oldest first (passhat.list/1).
+
+    One that cannot be read has its folder's name for an id, and a `problem` in place of all the rest.
+    """
+    return {"schema": "passhat.list/1", "campaigns": [_listed(campaign) for campaign in find_all(results)]}
+
+
+def _listed(campaign: Campaign) -> Document:
+    try:
+        return summarise(campaign)
+    except PasshatError as error:
+        return {"id": campaign.folder.name, "folder": str(campaign.folder), "problem": str(error)}

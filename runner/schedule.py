@@ -4,10 +4,10 @@ A pure state machine: events go in, commands come out. It has no clock, starts n
 time reaches it as the seconds that frames say their runs took.
 
 The rules:
-- Runs are owed from the start and are settled by a frame, exactly once. A frame of a shard that is not out, or one
-  that does not begin where the last one ended, is not kept.
-- A shard is sized by time, not by count, and a worker leaves off when the time is used up: what it did not reach is
-  owed again. Two shards are out for each worker, so that it never waits.
+- Runs are owed from the start and are settled by a frame, exactly once. A frame of a shard that is not out, or of runs
+  that are settled already, is not kept; a worker whose frame does not begin where its last one ended is replaced.
+- A shard is sized by time, not by count, and a worker leaves off when the time is used up, after one run at least:
+  what it did not reach is owed again. Two shards are out for each worker, so that it never waits.
 - An invalid run is owed again, as the next attempt, until the declared number of attempts is used up.
 - When a worker is lost, the run it was in has had an attempt; all others it held are owed as before.
 - Workers that are lost again and again without a single frame in between end the campaign.
@@ -166,9 +166,9 @@ class Schedule:
     def _take_frame(self, event: FrameArrived) -> list[Command]:
         out = self._slots[event.slot].out
         current = next((o for o in out if o.shard.id == event.shard), None)
-        if current is None:
+        if current is None or current.shard.first <= event.first < current.next:
             return []
-        if event.first != current.next or event.first + event.runs > current.shard.stop:
+        if event.first != current.next or not 0 < event.runs <= current.shard.stop - current.next:
             return self._replace(
                 event.slot, f"sent {event.runs} runs from {event.first} on where {current.next} was due"
             )
@@ -194,6 +194,8 @@ class Schedule:
         ended = next((o for o in out if o.shard.id == shard), None)
         if ended is None:
             return []
+        if ended.next == ended.shard.first:
+            return self._replace(slot, f"left off shard {shard} without a run")
         out.remove(ended)
         self._owe_rest(ended)
         return self._fill()
@@ -206,7 +208,7 @@ class Schedule:
         lost = self._slots[slot]
         self._slots[slot] = _Slot()
         commands: list[Command] = []
-        running = lost.out[0] if lost.ready and lost.out else None
+        running = lost.out[0] if lost.out else None
         if running is not None and running.next < running.shard.stop:
             commands.append(RecordLoss(running.next, running.shard.attempt, running.shard.id, cause))
             self._settle(1, [running.next], running.shard.attempt)
@@ -244,8 +246,9 @@ class Schedule:
 
     def _size(self) -> tuple[int, float]:
         """Number of runs and time limit of the next shard."""
+        shards_left = SHARDS_LEFT * len(self._slots)
         if self._seconds_per_run is None:
-            return FIRST_RUNS, LONGEST_S
+            return max(1, min(FIRST_RUNS, self._unsettled // shards_left)), LONGEST_S
         remaining_s = self._unsettled * self._seconds_per_run
-        target_s = min(max(remaining_s / (SHARDS_LEFT * len(self._slots)), SHORTEST_S), LONGEST_S)
+        target_s = min(max(remaining_s / shards_left, SHORTEST_S), LONGEST_S)
         return max(1, int(target_s / max(self._seconds_per_run, 1e-7))), 2 * target_s

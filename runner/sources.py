@@ -4,7 +4,6 @@ A reader takes what the source says and guesses nothing: a verdict that cannot b
 source's own machinery is invalid, and what a column cannot fill stays unsaid. Knows nothing of plans or folders.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from passhat.workers.records import Reason, Status
 # status of a row that says it was planned and never ran
 MISSING = "missing"
 _STATUSES: Mapping[str, Status | str] = {status.name.lower(): status for status in Status} | {MISSING: MISSING}
+# what a record, the plan's grid and a 64-bit seed can hold
+_MOST, _MOST_RUN, _MOST_COST_USD, _MOST_SEED = 2**62, 2**31, 10**12, 2**64 - 1
 _VERDICTS: Mapping[str, bool | None] = {"true": True, "1": True, "false": False, "0": False, "": None, "null": None}
 
 
@@ -49,6 +50,11 @@ class Source:
     rows: list[Row]
     unused: tuple[str, ...]  # what the file has and a record has no place for
 
+    @property
+    def name(self) -> str:
+        """Name of the file without its suffixes."""
+        return Path(self.path.name.removesuffix(".gz")).stem
+
 
 def read_source(path: Path, release: str | None) -> Source:
     """Read a file of any known format; `release` names the release where the file does not."""
@@ -60,7 +66,7 @@ def read_source(path: Path, release: str | None) -> Source:
     if name.endswith(".json"):
         content = read_json(path)
         if isinstance(content, list) and content and all(_is_tau_bench(item) for item in content):
-            return _read_tau_bench(path, content, release or name.removesuffix(".json"))
+            return _read_tau_bench(path, content, release or Path(name).stem)
         raise InvalidFile(
             f"{path}: not a format known here; known are JSON lines or CSV of runs, and tau-bench results"
         )
@@ -94,13 +100,13 @@ class _Fields:
         """Return the line as a row."""
         if release is not None and "release" in self.values:
             raise UsageError(f"{self.place}  names a release itself: leave --release out")
-        cost = self.number("cost_usd")
+        cost = self.number("cost_usd", _MOST_COST_USD)
         return Row(
             place=self.place,
             content=self.values,
             release=self.name("release") if release is None else release,
             task=self.name("task"),
-            run=self.required_count("run"),
+            run=self.required_count("run", _MOST_RUN),
             status=self.status(),
             cohort=self.name("cohort") if self.said("cohort") else None,
             turns=self.count("turns"),
@@ -108,7 +114,7 @@ class _Fields:
             tokens_in=self.count("tokens_in"),
             tokens_out=self.count("tokens_out"),
             cost_micros=None if cost is None else round(cost * 1_000_000),
-            seed=self.count("seed"),
+            seed=self.count("seed", _MOST_SEED),
         )
 
     def said(self, field: str) -> bool:
@@ -120,20 +126,20 @@ class _Fields:
             self.refuse(field, "is missing")
         return self.values[field]  # type: ignore[no-any-return]
 
-    def required_count(self, field: str) -> int:
-        value = self.count(field)
+    def required_count(self, field: str, most: int = _MOST) -> int:
+        value = self.count(field, most)
         if value is None:
             self.refuse(field, "is missing")
         return value
 
-    def count(self, field: str) -> int | None:
+    def count(self, field: str, most: int = _MOST) -> int | None:
         """Return a whole number of at least 0."""
-        value = self.number(field)
-        if value is not None and not float(value).is_integer():
+        value = self.number(field, most)
+        if value is not None and value != int(value):
             self.refuse(field, "found {}, expected a whole number")
         return None if value is None else int(value)
 
-    def number(self, field: str) -> float | None:
+    def number(self, field: str, most: int) -> float | None:
         """Return a finite number of at least 0; a number written as text is one in CSV only."""
         if not self.said(field):
             return None
@@ -145,8 +151,8 @@ class _Fields:
                 self.refuse(field, "found {}, expected a number")
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(field, "found {}, expected a number")
-        if not math.isfinite(value) or value < 0:
-            self.refuse(field, "found {}, expected a finite number of at least 0")
+        if not 0 <= value <= most:
+            self.refuse(field, f"found {{}}, expected a finite number from 0 to {most:g}")
         return value
 
     def calls(self) -> int | None:
@@ -160,26 +166,24 @@ class _Fields:
         return self.count("tool_calls")
 
     def status(self) -> Status | str:
-        """Return what `status` or `passed` says; both must agree where both are given."""
-        has_passed, has_status = "passed" in self.values, "status" in self.values
-        if not (has_passed or has_status):
+        """Return what `status` or `passed` says, pending where neither says anything; both must agree where both do."""
+        if "passed" not in self.values and "status" not in self.values:
             self.refuse("passed", "is missing, and so is status")
-        by_verdict = self.verdict() if has_passed else None
-        if not has_status:
-            assert by_verdict is not None
-            return by_verdict
+        verdict = self.verdict()
+        if not self.said("status"):
+            return verdict
         given = self.values["status"]
-        status = Status.PENDING if given in (None, "") else _STATUSES.get(given) if isinstance(given, str) else None
+        status = _STATUSES.get(given) if isinstance(given, str) else None
         if status is None:
             self.refuse("status", f"found {{}}, allowed are {', '.join(_STATUSES)} and null")
-        if by_verdict not in (None, Status.PENDING, status) and status in (Status.PASS, Status.FAIL):
+        if verdict != Status.PENDING and (verdict == Status.PASS) != (status == Status.PASS):
             self.refuse("status", f"found {{}}, but passed is {shown(self.values['passed'])}")
         return status
 
     def verdict(self) -> Status:
-        """Return pass or fail, pending where there is no verdict."""
-        value = self.values["passed"]
-        if self.is_text:
+        """Return what `passed` says, pending where it says nothing."""
+        value = self.values.get("passed")
+        if self.is_text and value is not None:
             known = value.lower() in _VERDICTS
             value = _VERDICTS.get(value.lower())
         else:
@@ -214,7 +218,7 @@ def _tau_bench_row(place: str, result: Mapping[str, Any], release: str) -> Row:
     if isinstance(task, bool) or not isinstance(task, int | str):
         fields.refuse("task_id", "found {}, expected a whole number or a string")
     failed = isinstance(info, Mapping) and info.get("error") is not None
-    said = [message for message in result.get("traj") or () if message.get("role") == "assistant"]
+    said = [message for message in _messages(fields) if message.get("role") == "assistant"]
     return Row(
         place=place,
         content=result,
@@ -226,6 +230,13 @@ def _tau_bench_row(place: str, result: Mapping[str, Any], release: str) -> Row:
         turns=len(said) if "traj" in result else None,
         calls=sum(len(message.get("tool_calls") or ()) for message in said) if "traj" in result else None,
     )
+
+
+def _messages(fields: _Fields) -> list[Mapping[str, Any]]:
+    messages = fields.values.get("traj") or []
+    if not (isinstance(messages, list) and all(isinstance(message, Mapping) for message in messages)):
+        fields.refuse("traj", "expected a list of messages")
+    return messages
 
 
 def _tau_bench_status(fields: _Fields) -> Status:

@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -62,8 +62,9 @@ class Campaign:
     def plan(self) -> Plan:
         path = self.folder / "plan.mpk"
         try:
-            return Plan.from_data(msgpack.unpackb(path.read_bytes(), strict_map_key=False))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            with path.open("rb") as stream:
+                return Plan.from_data(msgpack.unpackb(frames.read_one(stream)))
+        except (OSError, ValueError) as error:
             raise InvalidFile(f"{path}: cannot be read: {error}") from None
 
     @property
@@ -71,18 +72,34 @@ class Campaign:
         return str(self.manifest["id"])
 
     def note(self, event: str, **details: Any) -> None:
-        """Add an event to the campaign's history."""
-        line = json.dumps({"at": now(), "event": event, **details}, ensure_ascii=False)
-        with self._events.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+        """Add an event to the campaign's history; where it cannot be written the campaign goes on without it."""
+        with suppress(OSError):
+            self.write_event(event, **details)
+
+    def write_event(self, event: str, **details: Any) -> None:
+        """Add an event to the campaign's history, on a line of its own even after one that a crash cut short."""
+        line = json.dumps({"at": now(), "event": event, **details}).encode()
+        with self._events.open("a+b") as stream:
+            if stream.tell():
+                stream.seek(-1, os.SEEK_END)
+                line = line if stream.read() == b"\n" else b"\n" + line
+            stream.write(line + b"\n")
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the history; a last line that a crash cut short is left out."""
+        """Return the history, without the lines that a crash cut short."""
         try:
-            lines = self._events.read_text("utf-8").split("\n")
+            lines = self._events.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines[:-1] if line]
+        return [event for line in lines if (event := _event(line)) is not None]
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
 
 
 def now() -> str:
@@ -102,17 +119,26 @@ def create(folder: Path | None, plan: Plan, manifest: dict[str, Any]) -> Campaig
     """
     campaign_id = new_id()
     target = RESULTS / campaign_id if folder is None else folder
-    if (target / "manifest.json").exists() or (target / "records.mpk").exists():
-        raise UsageError(f"{target} holds a campaign already; choose another --out, or continue it with --resume")
     campaign = Campaign(target)
+    content = {"schema": MANIFEST_SCHEMA, "id": campaign_id, "created_at": now(), **manifest}
+    contents = {
+        target / "plan.mpk": frames.wrap(msgpack.packb(plan.to_data())),
+        campaign.log_path: frames.wrap(msgpack.packb({"schema": SCHEMA_VERSION, "fields": FIELDS})),
+        # the last one: with it the folder holds a campaign
+        target / "manifest.json": json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n",
+    }
+    made: list[Path] = []
     try:
+        if (target / "manifest.json").exists() or campaign.log_path.exists():
+            raise UsageError(f"{target} holds a campaign already; choose another --out, or continue it with --resume")
         target.mkdir(parents=True, exist_ok=True)
-        _write_whole(target / "plan.mpk", msgpack.packb(plan.to_data()))
-        content = {"schema": MANIFEST_SCHEMA, "id": campaign_id, "created_at": now(), **manifest}
-        _write_whole(target / "manifest.json", json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
-        header = frames.wrap(msgpack.packb({"schema": SCHEMA_VERSION, "fields": FIELDS}))
-        _write_whole(campaign.log_path, header)
+        for path, data in contents.items():
+            _write_whole(path, data)
+            made.append(path)
     except OSError as error:
+        with suppress(OSError):
+            for path in made:
+                path.unlink()
         raise Incomplete(f"{target}: cannot be written to: {error.strerror or error}") from None
     if folder is None:
         _point_latest_at(target)
@@ -122,11 +148,16 @@ def create(folder: Path | None, plan: Plan, manifest: dict[str, Any]) -> Campaig
 def _write_whole(path: Path, data: bytes) -> None:
     """Write a file so that after a crash it is there whole or not at all."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
 
 
 def _point_latest_at(folder: Path) -> None:
@@ -157,8 +188,14 @@ def find_all(results: Path = RESULTS) -> list[Campaign]:
     """Return the campaigns under a results folder, oldest first."""
     if not results.is_dir():
         return []
-    folders = sorted(f for f in results.iterdir() if not f.is_symlink() and (f / "manifest.json").exists())
-    return [Campaign(folder) for folder in folders]
+    return [Campaign(f) for f in sorted(results.iterdir()) if not f.is_symlink() and _may_hold_campaign(f)]
+
+
+def _may_hold_campaign(folder: Path) -> bool:
+    try:
+        return (folder / "manifest.json").exists()
+    except OSError:
+        return True  # whoever reads it will hear why it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,30 +234,41 @@ class LogWriter:
         self._end = end
         self._synced = end
         os.ftruncate(self._fd, end)
-        os.lseek(self._fd, end, os.SEEK_SET)
 
     def append(self, frame: bytes) -> None:
         """Write a frame; raise Incomplete, with the log whole up to the frame before, when it cannot be written."""
-        try:
-            view = memoryview(frame)
-            while view:
-                view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            os.ftruncate(self._fd, self._end)
-            raise Incomplete(
-                f"{self._path}: cannot be written to: {error.strerror}; what was written is kept"
-            ) from None
+        with _writes_to(self._path):
+            try:
+                written = 0
+                while written < len(frame):
+                    written += os.pwrite(self._fd, memoryview(frame)[written:], self._end + written)
+            except OSError:
+                os.ftruncate(self._fd, self._end)
+                raise
         self._end += len(frame)
 
     def sync(self) -> None:
-        """Have what was written survive a loss of power."""
+        """Have what was written survive a loss of power; raise Incomplete when that cannot be had."""
         if self._synced != self._end:
-            os.fsync(self._fd)
+            with _writes_to(self._path):
+                os.fsync(self._fd)
             self._synced = self._end
 
     def close(self) -> None:
-        self.sync()
-        os.close(self._fd)
+        try:
+            self.sync()
+        finally:
+            os.close(self._fd)
+
+
+@contextmanager
+def _writes_to(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into Incomplete, which names the path."""
+    try:
+        yield
+    except OSError as error:
+        cause = error.strerror or error
+        raise Incomplete(f"{path}: cannot be written to: {cause}; what was written is kept") from None
 
 
 @contextmanager
@@ -228,22 +276,24 @@ def writing(campaign: Campaign) -> Iterator[tuple[LogWriter, Log]]:
     """Hold the campaign for writing, with its torn tail taken off; give the writer and the log as it was."""
     lock = FileLock(campaign.folder / ".lock")
     holder = campaign.folder / ".writer"
+    with _writes_to(campaign.folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            who = holder.read_text() if holder.exists() else "unknown"
+            raise UsageError(f"{campaign.folder}: another process writes this campaign (process {who})") from None
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        who = holder.read_text() if holder.exists() else "unknown"
-        raise UsageError(f"{campaign.folder}: another process writes this campaign (process {who})") from None
-    try:
-        holder.write_text(str(os.getpid()))
-        log = read_log(campaign)
-        if log.torn_at is not None:
-            lost = len(log.data) - log.torn_at
-            campaign.note("torn_tail", offset=log.torn_at, bytes=lost)
-        writer = LogWriter(campaign.log_path, log.end)
+        with _writes_to(campaign.folder):
+            holder.write_text(str(os.getpid()))
+            log = read_log(campaign)
+            if log.torn_at is not None:
+                campaign.write_event("torn_tail", offset=log.torn_at, bytes=len(log.data) - log.torn_at)
+            writer = LogWriter(campaign.log_path, log.end)
         try:
             yield writer, log
         finally:
             writer.close()
     finally:
-        holder.unlink(missing_ok=True)
+        with suppress(OSError):
+            holder.unlink(missing_ok=True)
         lock.release()

@@ -10,17 +10,14 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from passhat.runner.columns import Columns
 from passhat.runner.errors import NotAcceptable
 from passhat.runner.plan import Plan
 from passhat.runner.schedule import Stretch
-from passhat.stats.table import OutcomeTable, count_outcomes
+from passhat.stats.table import IntArray, OutcomeTable, count_outcomes
 from passhat.workers.order import Cell
 from passhat.workers.records import Outcome, Reason, Status
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +42,11 @@ class Account:
     def task(self) -> IntArray:
         """Task of each planned run."""
         return self.planned // (len(self.plan.releases) * self.plan.runs_per_task)
+
+    @property
+    def runs_per_task(self) -> int:
+        """The most runs that a release has planned of one task; an import's other tasks may have fewer."""
+        return int(np.bincount(self.task * len(self.plan.releases) + self.release).max(initial=0))
 
     def status(self, rows: IntArray) -> IntArray:
         """Return the status of each planned run by an array of rows such as `standing`; one above the last: missing."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from passhat.runner.errors import InvalidFile
 from passhat.runner.files import nearest
-from passhat.workers.episode import describe
+from passhat.workers.session import describe
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 

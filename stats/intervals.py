@@ -13,8 +13,8 @@ import numpy.typing as npt
 from passhat.stats.table import FloatArray
 
 # a path's points are evaluated in batches until what is left is below rounding
-_PATH_STEP = 0.1
-_PATH_POINTS = 48
+_PATH_STEP = 0.125
+_PATH_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,36 +149,50 @@ def _log_probability(gaps: FloatArray, weights: FloatArray, start: float) -> tup
     """log P(Q <= 0) for Q = sum gaps_j Gamma(weights_j), its derivative in -gaps, and the saddle point found.
 
     P is the integral of prod (1 + gaps_j s)^-weights_j / (2 pi i s) along any path that crosses the real axis between
-    0 and the first pole at -1 / min(gaps), which has to be there. The path taken is a hyperbola through the saddle
-    point, curved as the steepest descent is there. On it nothing cancels and the trapezoidal rule is accurate to
-    rounding, however few or many, alike or unlike the weights are (Weideman and Trefethen 2007 on such paths).
+    0 and the first pole at -1 / min(gaps), which has to be there. Along the path of steepest descent nothing cancels,
+    and the trapezoidal rule is accurate to rounding for weights that are few or many, alike or unlike.
     """
     saddle = _saddle_point(gaps, weights, start)
-    pulls = gaps / (1 + gaps * saddle)
-    scale = 1 / sqrt(float(weights @ pulls**2) + 1 / saddle**2)
-    bend = -2 / 3 * (float(weights @ pulls**3) + 1 / saddle**3) * scale**3
-    bend = min(max(bend, -1.0), 1.0)
+    # 1 / s is one more factor; all are taken relative to their values at the saddle point
+    pulls = np.append(gaps / (1 + gaps * saddle), 1 / saddle)
+    counts = np.append(weights, 1.0)
+    scale = 1 / sqrt(float(counts @ pulls**2))
 
     integral = derivative = 0.0
-    first = 0
+    first = 0.5
     while True:
         t = _PATH_STEP * np.arange(first, first + _PATH_POINTS)
-        away = scale * (bend * (np.cosh(t) - 1) + 1j * np.sinh(t))
-        changes = np.outer(pulls, away)  # of the factors 1 + gaps_j s, relative to those at the saddle point
-        # the logarithm and angle of 1 + changes; ten times faster than a complex logarithm, and exact for small ones
-        log_size = weights @ np.log1p(changes.real * (2 + changes.real) + changes.imag**2) / -2
-        angle = -(weights @ np.arctan2(changes.imag, 1 + changes.real))
-        terms = np.exp(log_size + 1j * angle) * (bend * np.sinh(t) + 1j * np.cosh(t))
-        if first == 0:
-            terms[0] /= 2
-        derivative += float(np.sum(terms * ((weights / (1 + gaps * saddle)) @ (1 / (1 + changes)))).imag)
-        terms /= 1 + away / saddle
+        height = scale * np.sinh(t)
+        side, side_slope = _steepest_descent(pulls, counts, height)
+        changes = np.outer(pulls, side + 1j * height)
+        # the logarithm and angle of 1 + changes: ten times faster than a complex logarithm, and exact for small ones
+        log_size = counts @ np.log1p(changes.real * (2 + changes.real) + changes.imag**2) / -2
+        angle = -(counts @ np.arctan2(changes.imag, 1 + changes.real))
+        terms = np.exp(log_size + 1j * angle) * (side_slope + 1j) * np.cosh(t)
         integral += float(np.sum(terms).imag)
+        shares = (weights / (1 + gaps * saddle)) @ (1 / (1 + changes[:-1]))
+        derivative += float(np.sum(terms * shares * (1 + changes[-1])).imag)
         if abs(terms[-1]) < 1e-16:
             break
         first += _PATH_POINTS
     log_p = log(integral * _PATH_STEP * scale / (pi * saddle)) - float(weights @ np.log1p(gaps * saddle))
     return log_p, saddle * derivative / integral, saddle
+
+
+def _steepest_descent(pulls: FloatArray, counts: FloatArray, height: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How far to the side of the saddle point the path is at each height above it, and the derivative of that.
+
+    It is where a Newton step from straight above makes prod (1 + pulls_j z)^-counts_j real, drawn in so that the path
+    never leaves by more than 45 degrees. The sum of counts_j pulls_j is 0.
+    """
+    turns = np.outer(pulls, height)
+    damped = 1 / (1 + turns**2)
+    first = counts * pulls
+    fall = first @ (turns * damped)
+    step = counts @ np.arctan(turns) / fall
+    step_slope = (first @ damped - step * ((first * pulls) @ ((1 - turns**2) * damped**2))) / fall
+    tilt = step / height
+    return step / np.sqrt(1 + tilt**2), (step_slope + tilt**3) / (1 + tilt**2) ** 1.5
 
 
 def _saddle_point(gaps: FloatArray, weights: FloatArray, start: float) -> float:
@@ -192,9 +206,9 @@ def _saddle_point(gaps: FloatArray, weights: FloatArray, start: float) -> float:
         gradient = -float(weights @ pulls) - 1 / s
         curvature = float(weights @ pulls**2) + 1 / s**2
         decrement = abs(gradient) / sqrt(curvature)
-        if decrement < 0.3:
-            return s
         s -= gradient / curvature / (1 + decrement)
+        if decrement < 1e-4:
+            return s
 
 
 def _check_counts(successes: int, trials: int) -> None:

@@ -16,9 +16,9 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-from passhat.workers.episode import describe
 from passhat.workers.host import Host, preload
 from passhat.workers.order import Shard, WorkOrder
+from passhat.workers.session import describe
 
 ITEM = struct.Struct("<cI")  # tag and length of what a child sends
 READY, RECORD, DONE, ERROR = b"H", b"R", b"D", b"E"

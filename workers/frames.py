@@ -16,7 +16,7 @@ import msgpack
 from passhat.workers.records import RunRecord, unpack_record
 
 _HEAD = struct.Struct(">II")
-_MAX_PAYLOAD = 1 << 30  # a longer length is damage, not a frame
+_MAX_PAYLOAD = 1 << 30
 _FLUSH_BYTES = 64 << 10  # Ray moves messages of 100 KB and more through shared memory, at several times the cost
 _FLUSH_S = 0.1
 _FIRST_FLUSH_S = 0.01  # so that progress shows at once
@@ -49,7 +49,9 @@ def pack_frame(header: FrameHeader, records: bytes) -> bytes:
 
 
 def wrap(payload: bytes) -> bytes:
-    """Return the payload with its length and checksum in front."""
+    """Return the payload with its length and checksum in front; raise ValueError for one that no reader would take."""
+    if not 0 < len(payload) <= _MAX_PAYLOAD:
+        raise ValueError(f"a frame holds 1 to {_MAX_PAYLOAD} bytes, found {len(payload)}")
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
@@ -63,61 +65,68 @@ def unpack_frame(data: bytes) -> Frame:
 
 def parse(payload: bytes | memoryview) -> Frame:
     """Return header and records of a payload; raise DamagedFrame when the count is not what it holds."""
-    objects = unpack_all(payload)
-    header = FrameHeader(*next(objects))
-    records = [unpack_record(values) for values in objects]
-    if len(records) != header.runs:
-        raise DamagedFrame(f"shard {header.shard}: {header.runs} records announced, {len(records)} found")
-    return Frame(header, records)
+    header, rows = parse_rows(payload)
+    return Frame(header, [unpack_record(row) for row in rows])
+
+
+def parse_rows(payload: bytes | memoryview) -> tuple[FrameHeader, list[Any]]:
+    """Return header and records of a payload as `parse` does, a record as the plain tuple of its values."""
+    unpacker = _unpacker(payload)
+    header = FrameHeader(*next(unpacker))
+    rows = list(unpacker)
+    if len(rows) != header.runs or unpacker.tell() != len(payload):  # the unpacker passes over an object that is cut
+        raise DamagedFrame(f"shard {header.shard}: {header.runs} records announced, {len(rows)} found")
+    return header, rows
 
 
 def header_of(payload: bytes | memoryview) -> FrameHeader:
     """Return the header of a payload alone."""
-    return FrameHeader(*next(unpack_all(payload)))
+    return FrameHeader(*next(_unpacker(payload)))
 
 
-def unpack_all(payload: bytes | memoryview) -> Iterator[Any]:
-    """Yield every object of a payload; raise DamagedFrame when the last one is cut."""
-    unpacker = msgpack.Unpacker(max_buffer_size=0)
+def _unpacker(payload: bytes | memoryview) -> Any:
+    unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=0)
     unpacker.feed(payload)
-    yield from unpacker
-    if unpacker.tell() != len(payload):
-        raise DamagedFrame(f"an object is cut at byte {unpacker.tell()} of {len(payload)}")
+    return unpacker
 
 
 def split(data: bytes | memoryview) -> tuple[list[memoryview], int]:
     """Return the payloads of all whole frames, and the offset at which the last one ends.
 
-    An offset before the end of the data is a torn tail: what a crash left of the frame it interrupted. A frame that
-    does not match its checksum and is followed by others is no torn tail and raises DamagedFrame.
+    An offset before the end of the data is a torn tail: what a crash left of the frames it interrupted. Bytes that are
+    no frame and have a whole frame somewhere behind them are no tail but damage, and raise DamagedFrame.
     """
     view = memoryview(data)
     payloads = []
     offset = 0
-    while offset + _HEAD.size <= len(view):
-        length, checksum = _HEAD.unpack_from(view, offset)
-        end = offset + _HEAD.size + length
-        if length > _MAX_PAYLOAD or end > len(view):
-            break
-        payload = view[offset + _HEAD.size : end]
-        if zlib.crc32(payload) != checksum:
-            if end < len(view):
-                raise DamagedFrame(f"the frame at byte {offset} does not match its checksum")
-            break
+    while (payload := _payload_at(view, offset)) is not None:
         payloads.append(payload)
-        offset = end
+        offset += _HEAD.size + len(payload)
+    if any(_payload_at(view, later) is not None for later in range(offset + 1, len(view))):
+        raise DamagedFrame(f"the frame at byte {offset} does not match its checksum")
     return payloads, offset
+
+
+def _payload_at(view: memoryview, offset: int) -> memoryview | None:
+    """Return the payload of the frame that starts at an offset; None when there is no whole one."""
+    start = offset + _HEAD.size
+    if start > len(view):
+        return None
+    length, checksum = _HEAD.unpack_from(view, offset)
+    if not 0 < length <= min(len(view) - start, _MAX_PAYLOAD):  # eight zero bytes would pass for an empty frame
+        return None
+    payload = view[start : start + length]
+    return payload if zlib.crc32(payload) == checksum else None
 
 
 def read_one(stream: BinaryIO) -> bytes:
     """Return the payload of the frame that starts at the stream's position; raise DamagedFrame when it is not whole."""
     head = stream.read(_HEAD.size)
-    if len(head) == _HEAD.size:
-        length, checksum = _HEAD.unpack(head)
-        payload = stream.read(length) if length <= _MAX_PAYLOAD else b""
-        if len(payload) == length and zlib.crc32(payload) == checksum:
-            return payload
-    raise DamagedFrame("no whole frame here")
+    length = _HEAD.unpack(head)[0] if len(head) == _HEAD.size else 0
+    payload = _payload_at(memoryview(head + stream.read(min(length, _MAX_PAYLOAD))), 0)
+    if payload is None:
+        raise DamagedFrame("no whole frame here")
+    return bytes(payload)
 
 
 class Batch:

@@ -2,23 +2,30 @@
 packed records. The same code serves a worker's child and the in-process backend. Knows nothing of Ray or pipes.
 """
 
+import contextlib
 import importlib
+import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from passhat.workers import seeds
 from passhat.workers.agent import Agent, TaskView
 from passhat.workers.contract import Task, task_digest
 from passhat.workers.environment import Environment
-from passhat.workers.episode import Episode, Tools, compile_tools, run_episode
+from passhat.workers.episode import Episode, run_episode
 from passhat.workers.order import AgentSpec, Cell, Shard, WorkOrder
-from passhat.workers.records import Level, RunRecord, Status, blank, pack_record, seal
+from passhat.workers.records import Level, RunRecord, Status, pack_record, seal
 from passhat.workers.scripted import scripted_agent
+from passhat.workers.session import Tools, compile_tools, describe
 from passhat.workers.traces import TraceFile, compose
+
+T = TypeVar("T")
+
+DESK = "desk"  # the built-in environment
 
 _clock = time.perf_counter
 
@@ -32,8 +39,8 @@ def load_object(target: str) -> Any:
     module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
-        raise WorkerError(f"{target}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise WorkerError(f"{target}: cannot import {module_name!r}: {describe(error)}") from error
     try:
         return getattr(module, name)
     except AttributeError:
@@ -42,16 +49,20 @@ def load_object(target: str) -> Any:
 
 def build_environment(target: str) -> Environment:
     """Return an instance of the built-in desk, or of the user's "module:factory"."""
-    if target == "desk":
+    if target == DESK:
         from passhat.workers.desk import Desk
 
         return Desk()
-    factory = load_object(target)
-    try:
-        environment: Environment = factory()
-    except Exception as error:
-        raise WorkerError(f"{target}: the factory failed: {type(error).__name__}: {error}") from error
+    environment: Environment = _set_up(target, load_object(target))
     return environment
+
+
+def _set_up(target: str, step: Callable[[], T]) -> T:
+    """Carry out a step of setting up the user's environment; raise WorkerError when it cannot be done."""
+    try:
+        return step()
+    except (Exception, SystemExit) as error:
+        raise WorkerError(f"{target}: the environment cannot be set up: {describe(error)}") from error
 
 
 @cache
@@ -63,7 +74,7 @@ def _desk_tools() -> Tools:
 
 def preload(order: WorkOrder) -> None:
     """Do the part of the set-up that is safe before a fork, so that a new child starts in a millisecond."""
-    if order.environment == "desk":
+    if order.environment == DESK:
         _desk_tools()
 
 
@@ -74,7 +85,13 @@ class _Prepared:
     index: int
     task: Task
     digest: bytes
-    view: TaskView
+    parts: bytes  # inputs, output schema, world: each run gets its own, so that none changes another's
+
+    def fresh(self) -> tuple[TaskView, Mapping[str, Any] | None]:
+        """Return what a run's agent and environment get of the task."""
+        inputs, output_schema, world = pickle.loads(self.parts)
+        task = self.task
+        return TaskView(task.id, task.request, inputs, task.policy, output_schema), world
 
 
 class Finished(NamedTuple):
@@ -94,7 +111,7 @@ class Host:
         self._plane = bytearray(1) if plane is None else plane
         sys.path[:0] = [folder for folder in order.sys_path if folder not in sys.path]
         self._environment = build_environment(order.environment)
-        self._tools = _desk_tools() if order.environment == "desk" else compile_tools(self._environment.spec)
+        self._tools = self._compile_tools()
         self._agents = [_agent_source(spec) for spec in order.releases]
         self._prepared: _Prepared | None = None
 
@@ -113,13 +130,19 @@ class Host:
                 traces.close()
 
     def close(self) -> None:
-        self._environment.close()
+        with contextlib.suppress(Exception):  # says nothing about any run
+            self._environment.close()
+
+    def _compile_tools(self) -> Tools:
+        target, environment = self._order.environment, self._environment
+        return _desk_tools() if target == DESK else _set_up(target, lambda: compile_tools(environment.spec))
 
     def _prepare(self, index: int) -> _Prepared:
         if self._prepared is None or self._prepared.index != index:
             task = self._order.tasks[index]
-            view = TaskView(task.id, task.request, task.inputs, task.policy, task.output_schema)
-            self._prepared = _Prepared(index, task, task_digest(task), view)
+            world = None if self._order.environment == DESK else task.world  # the desk only reads a world
+            parts = pickle.dumps((task.inputs, task.output_schema, world))
+            self._prepared = _Prepared(index, task, task_digest(task), parts)
         return self._prepared
 
     def _run_one(self, cell: Cell, attempt: int, traces: TraceFile | None) -> RunRecord:
@@ -127,22 +150,24 @@ class Host:
         order, now = self._order, self._prepare(cell.task)
         spec = order.releases[cell.release]
         agent_seed = seeds.agent_seed(order.seed, now.digest, cell.run, order.stream_of(cell.release))
+        view, world = now.fresh()
         episode = run_episode(
             self._environment,
             self._tools,
             now.task,
-            now.view,
+            view,
             self._agents[cell.release](now, agent_seed),
             env_seed=seeds.env_seed(order.seed, now.digest, cell.run),
             agent_seed=agent_seed,
             limits=order.limits,
             plane=self._plane,
+            world=world,
         )
         record = make_record(cell, attempt, episode, round((_clock() - started) * 1e6))
-        if traces is not None and (record.status != Status.PASS or self._is_sampled(now, cell)):
-            file, offset = traces.append(compose(now.task, spec.name, record, episode))
-            record = record._replace(trace_file=file, trace_offset=offset)
-        return record
+        if traces is None or (record.status == Status.PASS and not self._is_sampled(now, cell)):
+            return record
+        file, offset = traces.append(compose(now.task, spec.name, record, episode))
+        return record._replace(trace_file=file, trace_offset=offset)
 
     def _is_sampled(self, now: _Prepared, cell: Cell) -> bool:
         return seeds.derive("trace", self._order.seed, now.digest, cell.run) % self._order.trace_every == 0
@@ -158,33 +183,35 @@ def _agent_source(spec: AgentSpec) -> Callable[[_Prepared, int], Agent]:
 
 def make_record(cell: Cell, attempt: int, episode: Episode, wall_us: int) -> RunRecord:
     """Return the compact record of an episode."""
-    record = blank(*cell)._replace(
+    usage, judgement = episode.usage, episode.judgement
+    record = RunRecord(
+        *cell,
         attempt=attempt,
-        status=Status.INVALID,
-        reason=episode.reason,
+        status=Status.INVALID if judgement is None else Status.PASS if judgement.passed else Status.FAIL,
         claimed=episode.claimed,
         assigned=episode.assigned,
+        reason=episode.reason,
+        outcome=None if judgement is None else judgement.outcome,
+        trajectory=None if judgement is None else judgement.trajectory,
+        efficiency=None if judgement is None else judgement.efficiency,
+        rubric=None,
+        passes=0 if judgement is None else judgement.passes,
+        safety=0 if judgement is None else judgement.safety,
         turns=len(episode.calls),
         calls=len(episode.calls),
         bad_calls=episode.bad_calls,
-        tokens_in=episode.usage.tokens_in,
-        tokens_cached=episode.usage.tokens_cached,
-        tokens_out=episode.usage.tokens_out,
-        cost_micros=episode.usage.cost_micros,
+        tokens_in=usage.tokens_in,
+        tokens_cached=usage.tokens_cached,
+        tokens_out=usage.tokens_out,
+        cost_micros=usage.cost_micros,
         virtual_ms=episode.virtual_ms,
         wall_us=wall_us,
         env_level=Level.DECLARED,
         agent_level=Level.OPEN,
+        violations=0,
         state_digest=episode.state_digest,
+        digest=b"",
+        trace_file=None,
+        trace_offset=None,
     )
-    judgement = episode.judgement
-    if judgement is not None:
-        record = record._replace(
-            status=Status.PASS if judgement.passed else Status.FAIL,
-            outcome=judgement.outcome,
-            trajectory=judgement.trajectory,
-            efficiency=judgement.efficiency,
-            passes=judgement.passes,
-            safety=judgement.safety,
-        )
     return seal(record, episode.trajectory)

@@ -8,6 +8,7 @@ deterministic fields and the trajectory alone: it is the same for one worker or 
 """
 
 import hashlib
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
@@ -165,7 +166,7 @@ def pack_record(record: RunRecord) -> bytes:
     return data
 
 
-def unpack_record(values: list[Any]) -> RunRecord:
+def unpack_record(values: Sequence[Any]) -> RunRecord:
     """Return the record of an unpacked array; raise ValueError when it has not this version's fields."""
     if len(values) != len(FIELDS):
         raise ValueError(f"a record of schema {SCHEMA_VERSION} has {len(FIELDS)} fields, found {len(values)}")

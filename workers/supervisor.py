@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from passhat.workers import child as wire
-from passhat.workers.episode import ENVIRONMENT
 from passhat.workers.frames import Batch
 from passhat.workers.host import WorkerError
 from passhat.workers.order import Shard, WorkOrder
 from passhat.workers.records import Outcome, Reason, RunRecord, Status, blank, fault, pack_record, seal
+from passhat.workers.session import ENVIRONMENT
 
 _TICK_S = 0.05
 _GRACE_S = 0.5  # a run ends itself at its limit if it can

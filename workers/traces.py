@@ -3,9 +3,10 @@
 Workers write them, one file per shard: frames of compressed JSON, found by the file and offset in a run's record.
 """
 
+import errno
 import json
 import zlib
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +37,23 @@ def compose(task: Task, release: str, record: RunRecord, episode: Episode) -> di
                 "arguments": dict(call.arguments),
                 "error": call.result.error,
                 "result": dict(call.result.content),
-                "receipt": asdict(call.result.receipt) if call.result.receipt else None,
-                "principal": asdict(call.principal),
+                "receipt": _plain(call.result.receipt),
+                "principal": _plain(call.principal),
             }
             for call in episode.calls
         ],
-        "final": asdict(episode.final) if episode.final else None,
-        "effects": [asdict(effect) for effect in evidence.effects] if evidence else [],
-        "breaches": [asdict(breach) for breach in evidence.breaches] if evidence else [],
+        "final": _plain(episode.final),
+        "effects": [_plain(effect) for effect in evidence.effects] if evidence else [],
+        "breaches": [_plain(breach) for breach in evidence.breaches] if evidence else [],
         "findings": list(judgement.findings) if judgement else [],
         "log": episode.log,
         "error": episode.error,
     }
+
+
+def _plain(part: Any) -> dict[str, Any] | None:
+    """Return the fields of a small record, if there is one."""
+    return None if part is None else {field.name: getattr(part, field.name) for field in fields(part)}
 
 
 class TraceFile:
@@ -63,13 +69,24 @@ class TraceFile:
         if self._stream is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._stream = self._path.open("ab", buffering=0)
-        offset = self._stream.seek(0, 2)
-        self._stream.write(frames.wrap(zlib.compress(json.dumps(trace, default=repr).encode(), 1)))
-        return self._file, offset
+        frame = frames.wrap(zlib.compress(_encode(trace), 1))
+        if self._stream.write(frame) != len(frame):
+            raise OSError(errno.ENOSPC, "a trace was cut short", str(self._path))
+        return self._file, self._stream.tell() - len(frame)
 
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
+
+
+def _encode(trace: dict[str, Any]) -> bytes:
+    """Return the trace in JSON; one with values that JSON cannot hold is kept without them, and says so."""
+    try:
+        text = json.dumps(trace, default=repr)
+    except (TypeError, ValueError, RecursionError) as error:
+        emptied: dict[str, Any] = {"calls": [], "final": None, "effects": [], "breaches": []}
+        text = json.dumps({**trace, **emptied, "error": f"{trace['error']} (calls and effects are no JSON: {error})"})
+    return text.encode()
 
 
 def read_trace(folder: Path, file: int, offset: int) -> dict[str, Any]:

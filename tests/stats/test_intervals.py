@@ -182,6 +182,24 @@ def test_the_dirichlet_bound_of_many_tasks_agrees_with_the_series_of_gil_pelaez(
     assert (lower, 1 - upper) == pytest.approx((0.025, 0.025), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("values", "multiplicities", "confidence"),
+    [
+        ([0.4975954, 0.87379534], [9, 14_192_769], 0.9995),
+        ([5e-5, 0.61923], [13, 162], 0.9988),
+        ([0.52858926, 0.45933588, 0.06234958], [361, 60, 6], 0.988),
+        ([0.2227734, 0.90849528, 0.78106336], [810, 9, 60], 0.999),
+        ([0.0028873, 0.19651757, 0.41854395, 0.31936856], [2, 70, 675, 1], 0.5),
+    ],
+)
+def test_a_few_tasks_beside_very_many_cost_no_precision(values, multiplicities, confidence):
+    interval = dirichlet(values, multiplicities, confidence)
+    tail = (1 - confidence) / 2
+    lower = series_cdf([*values, 0], [*multiplicities, 1], interval.lower)
+    upper = series_cdf([*values, 1], [*multiplicities, 1], interval.upper)
+    assert (lower, 1 - upper) == pytest.approx((tail, tail), rel=1e-8)
+
+
 @pytest.mark.parametrize("value", [1e-3, 0.5, 0.999])
 @pytest.mark.parametrize("tasks", [3, 10, 1000, 10**6, 10**9])
 def test_two_odd_tasks_among_any_number_of_failures_cost_no_precision(tasks, value):

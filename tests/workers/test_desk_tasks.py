@@ -22,11 +22,12 @@ from passhat.workers.contract import Task, task_digest
 from passhat.workers.desk import Desk
 from passhat.workers.desk_tasks import DEFAULT_WEIGHTS, TEMPLATES, DeskTasks, quotas, task_at
 from passhat.workers.environment import Effect, ToolResult, ToolSpec
-from passhat.workers.episode import compile_tools, run_episode
+from passhat.workers.episode import run_episode
 from passhat.workers.flaws import FLAWS
 from passhat.workers.order import Limits
 from passhat.workers.records import SCORERS, Outcome, Safety
 from passhat.workers.scripted import play, scripted_agent
+from passhat.workers.session import compile_tools
 
 SUITE = DeskTasks(seed=7, tasks=300)
 TASKS = SUITE[:]
