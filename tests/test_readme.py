@@ -46,3 +46,11 @@ def test_the_suite_and_release_of_the_readme_are_valid() -> None:
     run = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert run["releases"][0]["release"] == "1.4.0"
     assert run["releases"][0]["counts"]["planned"] == 8
+
+
+def test_the_page_of_the_readme_is_what_demo_prints() -> None:
+    page = re.search(r"```\n(── candidate.*?)```", README, re.S)
+    assert page is not None
+    printed = subprocess.run([*PASSHAT, "demo", "--workers", "0"], capture_output=True, text=True, check=True).stdout
+    candidate = printed[printed.index("── candidate") :].splitlines()
+    assert [line for line in page[1].splitlines() if line not in candidate] == []
