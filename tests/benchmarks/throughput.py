@@ -270,12 +270,9 @@ def measure(kind: str, rounds: int, scale: float) -> None:
     for name, rates in rows.items():
         print(f"  {name:<36}{statistics.median(rates):>10,.0f} runs/s   {statistics.median(rates) / ceiling:>6.3f}")
     middle = {name: statistics.median(values) for name, values in details.items()}
-    print(
-        f"  with the start of its workers{middle['whole']:>17,.0f} runs/s   driver {middle['driver_us']:.0f} us of CPU a run"
-    )
-    print(
-        f"  first record {middle['first_ms']:.0f} ms after its workers were asked for, {middle['bytes']:.0f} bytes a run"
-    )
+    print(f"  {'with the start of its workers':<36}{middle['whole']:>10,.0f} runs/s")
+    print(f"  driver {middle['driver_us']:.0f} us of CPU a run, {middle['bytes']:.0f} bytes a run")
+    print(f"  first record {middle['first_ms']:.0f} ms after the workers were asked for")
 
 
 def start_ray() -> Any:
