@@ -101,35 +101,41 @@ class Execution:
             with _Interrupts() as interrupts:
                 self._carry_out(self._schedule.begin())
                 while not self._schedule.is_done:
-                    for arrival in self._wait(interrupts):
+                    if interrupts.requested:
+                        raise KeyboardInterrupt
+                    for arrival in sorted(self._wait(interrupts), key=_is_failure):  # what came back is kept first
                         self._take(arrival)
                     self._settle_down()
+            self._writer.sync()
         except KeyboardInterrupt:
             self._rescue()
             raise Interrupted("interrupted") from None
         except Incomplete:
             self._rescue()
             raise
-        self._writer.sync()
+        except OSError as error:
+            self._rescue()
+            raise Incomplete(str(error)) from None
         self._progress.show(final=True)
 
     def _wait(self, interrupts: _Interrupts) -> list[Arrival]:
         interrupts.raising = self._backend.is_inline
         try:
-            arrived = self._backend.arrivals(_PATIENCE_S)
+            return self._backend.arrivals(_PATIENCE_S)
         finally:
             interrupts.raising = False
-        if interrupts.requested:
-            raise KeyboardInterrupt
-        return arrived
 
     def _take(self, arrival: Arrival) -> None:
         if isinstance(arrival, Failed):
             raise Incomplete(arrival.cause)
         if isinstance(arrival, Data):
-            frame = unpack_frame(arrival.frame)
-            self._carry_out(self._schedule.handle(_event(arrival, frame)), arrival, frame)
-            return
+            try:
+                frame = unpack_frame(arrival.frame)
+            except ValueError as error:
+                arrival = SlotLost(arrival.slot, f"sent what is no frame of this version: {error}")
+            else:
+                self._carry_out(self._schedule.handle(_event(arrival, frame)), arrival, frame)
+                return
         if isinstance(arrival, SlotLost):
             self._campaign.note("worker_lost", worker=arrival.slot, cause=arrival.cause)
         self._carry_out(self._schedule.handle(arrival))
@@ -180,15 +186,21 @@ class Execution:
         self._progress.show()
 
     def _rescue(self) -> None:
-        """Write what has been finished and not yet been written, as far as the disk allows."""
+        """Write what has been finished and not yet been written, as far as the disk allows; start nothing any more."""
         try:
             for arrival in self._backend.drain():
                 if isinstance(arrival, Data):
-                    self._take(arrival)
+                    frame = unpack_frame(arrival.frame)
+                    if Keep() in self._schedule.handle(_event(arrival, frame)):
+                        self._keep(arrival.frame, frame)
             self._writer.sync()
-        except (Incomplete, OSError):
-            pass  # the disk is what ended it; the log is whole as it is
+        except (Incomplete, OSError, ValueError):
+            pass  # what ended it ends this too; the log is whole as it is
         self._progress.show(final=True)
+
+
+def _is_failure(arrival: Arrival) -> bool:
+    return isinstance(arrival, Failed)
 
 
 def _event(data: Data, frame: Frame) -> FrameArrived:

@@ -147,7 +147,7 @@ def _read_cache(cache: Path, fingerprint: list[int]) -> Columns | None:
     except OSError:
         return None
     checksum, data = content[:4], content[4:]
-    if checksum != zlib.crc32(data).to_bytes(4, "big"):
+    if not data or checksum != zlib.crc32(data).to_bytes(4, "big"):
         return None
     columns = msgpack.unpackb(data)
     if columns.pop("of") != fingerprint:

@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from passhat.runner.errors import Incomplete, UsageError
 from passhat.runner.schedule import ShardEnded, SlotLost, SlotReady
@@ -80,7 +81,8 @@ class InlineBackend:
 
     def start(self, slot: int) -> None:
         try:
-            self._host = Host(self._order)
+            with _prints_to_stderr():
+                self._host = Host(self._order)
         except WorkerError as error:
             self._arrived.append(Failed(str(error)))
         else:
@@ -95,7 +97,8 @@ class InlineBackend:
                 self._stream = self._run(self._queue[0])
             shard = self._queue[0].id
             try:
-                self._arrived.append(Data(0, shard, next(self._stream)))
+                with _prints_to_stderr():
+                    self._arrived.append(Data(0, shard, next(self._stream)))
             except StopIteration:
                 self._stream, self._batch = None, None
                 self._queue.popleft()
@@ -112,7 +115,8 @@ class InlineBackend:
 
     def close(self) -> None:
         if self._host is not None:
-            self._host.close()
+            with _prints_to_stderr():
+                self._host.close()
 
     def _run(self, shard: Shard) -> Iterator[bytes]:
         assert self._host is not None
@@ -122,6 +126,11 @@ class InlineBackend:
             if self._batch.is_due():
                 yield from self._batch.flush()
         yield from self._batch.flush()
+
+
+def _prints_to_stderr() -> AbstractContextManager[Any]:
+    """Around code of the user: standard output is for the answer alone."""
+    return redirect_stdout(sys.stderr)
 
 
 def ray_address(address: str | None) -> str:
@@ -196,6 +205,13 @@ class RaySession:
         ray.init(address=self.address, **settings)
 
 
+class _Stream(NamedTuple):
+    """The frames of one shard, as they come."""
+
+    frames: Any
+    shard: int
+
+
 class RayBackend:
     """One actor a slot."""
 
@@ -211,38 +227,38 @@ class RayBackend:
         self._worker: Any = Worker.options(scheduling_strategy="SPREAD")  # type: ignore[attr-defined]
         self._order = ray.put(order)
         self._actors: dict[int, Any] = {}
-        self._starting: dict[Any, int] = {}
-        self._streams: dict[Any, tuple[int, int]] = {}  # stream of frames → slot, shard
+        self._starting: dict[Any, int] = {}  # answer to come → slot
+        self._streams: dict[int, deque[_Stream]] = {}  # of each slot, in the order its worker gets to them
         self.places: dict[int, tuple[str, int]] = {}  # slot → host name, process id
 
     def start(self, slot: int) -> None:
         self._forget(slot)
         actor = self._worker.remote(self._order, slot)
         self._actors[slot] = actor
+        self._streams[slot] = deque()
         self._starting[actor.ready.remote()] = slot
 
     def assign(self, slot: int, shard: Shard) -> None:
-        self._streams[self._actors[slot].run.remote(tuple(shard))] = (slot, shard.id)
+        if slot in self._actors:  # else its loss has arrived already and is about to be heard of
+            self._streams[slot].append(_Stream(self._actors[slot].run.remote(tuple(shard)), shard.id))
 
     def arrivals(self, timeout_s: float) -> list[Arrival]:
-        waiting = [*self._starting, *self._streams]
-        if not waiting:
+        # Only the stream a worker is at: an error reaches the later ones before the last frames of this one are read.
+        sources = self._starting | {streams[0].frames: slot for slot, streams in self._streams.items() if streams}
+        if not sources:
             return []
-        ready, rest = self._ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=False)
+        ready, rest = self._ray.wait(list(sources), num_returns=1, timeout=timeout_s, fetch_local=False)
         if ready and rest:
             ready += self._ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
-        arrived: list[Arrival] = []
-        for source in ready:
-            if source in self._starting:
-                arrived.append(self._take_start(source))
-            elif source in self._streams:  # else its slot was lost in this very round
-                arrived.append(self._take_frame(source))
-        return arrived
+        return [
+            self._take_start(source) if source in self._starting else self._take_frame(sources[source])
+            for source in ready
+        ]
 
     def drain(self) -> list[Arrival]:
         drained: list[Arrival] = []
-        while frames := [arrival for arrival in self.arrivals(0) if isinstance(arrival, Data)]:
-            drained += frames
+        while arrived := self.arrivals(0):
+            drained += (arrival for arrival in arrived if isinstance(arrival, Data))
         return drained
 
     def close(self) -> None:
@@ -257,13 +273,13 @@ class RayBackend:
             return self._lost(slot, error)
         return SlotReady(slot)
 
-    def _take_frame(self, stream: Any) -> Arrival:
-        slot, shard = self._streams[stream]
+    def _take_frame(self, slot: int) -> Arrival:
+        stream = self._streams[slot][0]
         try:
-            return Data(slot, shard, self._ray.get(next(stream)))
+            return Data(slot, stream.shard, self._ray.get(next(stream.frames)))
         except StopIteration:
-            del self._streams[stream]
-            return ShardEnded(slot, shard)
+            self._streams[slot].popleft()
+            return ShardEnded(slot, stream.shard)
         except WorkerError as error:  # Ray adds its own error and keeps ours as the cause
             return Failed(str(getattr(error, "cause", error)))
         except self._ray.exceptions.RayError as error:
@@ -271,12 +287,13 @@ class RayBackend:
 
     def _lost(self, slot: int, error: Exception) -> SlotLost:
         self._forget(slot)
-        return SlotLost(slot, f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+        _, _, last_line = str(error).strip().rpartition("\n")  # the one that says why
+        return SlotLost(slot, f"{type(error).__name__}: {last_line}")
 
     def _forget(self, slot: int) -> None:
         """Kill a slot's actor and everything that was to come from it."""
         self._starting = {ref: s for ref, s in self._starting.items() if s != slot}
-        self._streams = {stream: held for stream, held in self._streams.items() if held[0] != slot}
+        self._streams.pop(slot, None)
         actor = self._actors.pop(slot, None)
         if actor is not None:
             self._ray.kill(actor)

@@ -6,7 +6,7 @@ what the files lack is missing.
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from passhat.runner.launch import versions
 from passhat.runner.names import refuse_lookalikes
 from passhat.runner.plan import Plan
 from passhat.runner.sources import MISSING, Row, Source, read_source
-from passhat.runner.store import Campaign, create, writing
+from passhat.runner.store import Campaign, create
 from passhat.workers.frames import Batch
 from passhat.workers.order import Cell
 from passhat.workers.records import RunRecord, blank, pack_record, seal
@@ -33,7 +33,6 @@ _FILLED = {  # column → field of a row
     "seed": "seed",
 }
 _NEVER = ("outcome and trajectory apart", "safety events", "traces")
-_RECORDS_A_FLUSH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,7 @@ def import_files(
     refuse_lookalikes("cohort", ((row.cohort, row.place) for row in rows if row.cohort is not None))
     _refuse_conflicts(rows)
     plan = _plan(rows, runs)
-    campaign = create(out, plan, _manifest(sources, plan))
-    _write(campaign, rows)
+    campaign = create(out, plan, _manifest(sources, plan), _log(plan, rows))
     campaign.note("imported", files=[str(path) for path in paths], rows=len(rows))
     filled = {name: sum(getattr(row, field) is not None for row in rows) for name, field in _FILLED.items()}
     return Imported(campaign, sources, filled, len(rows))
@@ -161,17 +159,15 @@ def _manifest(sources: Sequence[Source], plan: Plan) -> dict[str, Any]:
     }
 
 
-def _write(campaign: Campaign, rows: Sequence[Row]) -> None:
-    """Write one record a row, duplicates included: merging and counting them is for the reader."""
-    cells = _cells(campaign.plan, rows)
+def _log(plan: Plan, rows: Sequence[Row]) -> Iterator[bytes]:
+    """Yield frames with one record a row, duplicates included: merging and counting them is for the reader."""
     batch = Batch(0, 0, 0)
-    with writing(campaign) as (writer, _):
-        for number, (cell, row) in enumerate(zip(cells, rows, strict=True), 1):
-            if row.status != MISSING:
-                batch.add(pack_record(_record(cell, row)))
-            if number % _RECORDS_A_FLUSH == 0 or number == len(rows):
-                for frame in batch.flush():
-                    writer.append(frame)
+    for cell, row in zip(_cells(plan, rows), rows, strict=True):
+        if row.status != MISSING:
+            batch.add(pack_record(_record(cell, row)))
+        if batch.is_due():
+            yield from batch.flush()
+    yield from batch.flush()
 
 
 def _record(cell: Cell, row: Row) -> RunRecord:

@@ -2,9 +2,10 @@
 seconds or five percent, and never more than one a second. Standard error only; the answer is somebody else's business.
 """
 
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -41,14 +42,21 @@ class Tally:
 class Progress:
     """Counts settled runs and shows them."""
 
-    def __init__(self, tallies: Sequence[Tally], title: str, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        tallies: Sequence[Tally],
+        title: str,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.tallies = tallies
         self.cost_micros = 0
         self.retried = 0
         self._title = title
         self._stream = stream or sys.stderr
         self._is_live = self._stream.isatty()
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self._done_before = sum(tally.done for tally in tallies)
         self._planned = sum(tally.planned for tally in tallies)
         self._shown_at = self._started
@@ -79,7 +87,7 @@ class Progress:
 
     def show(self, *, final: bool = False) -> None:
         """Show the state if it is time to."""
-        now, done = time.monotonic(), self.done
+        now, done = self._clock(), self.done
         if self._is_live:
             if final or now - self._shown_at >= _REDRAW_S:
                 self._draw(now, done)
@@ -110,7 +118,8 @@ class Progress:
             lines.append(f"  {tally.name:<{width}} {bar} {tally.done:>7}/{tally.planned} {tally.rate}")
         lines.append(f"  {self._tail(now, done)}")
         self._erase()
-        self._stream.write("\n".join(lines) + "\n")
+        columns = shutil.get_terminal_size().columns
+        self._stream.write("\n".join(line[: columns - 1] for line in lines) + "\n")  # a line that wraps is not erased
         self._stream.flush()
         self._drawn = len(lines)
         self._shown_at = now
@@ -141,7 +150,7 @@ def duration(seconds: float) -> str:
     """Return a time span as people say it."""
     whole = round(seconds)
     if whole < 60:
-        return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"
+        return f"{seconds:.1f}s" if seconds < 9.95 else f"{whole}s"
     if whole < 3600:
         return f"{whole // 60}m {whole % 60:02d}s"
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"

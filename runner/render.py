@@ -4,11 +4,14 @@ Knows the documents only; every number shown is in the `--json` form too, unroun
 """
 
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 from typing import Any
 
 Document = dict[str, Any]
 
 _METHODS = {"task-dirichlet": "task Dirichlet bound", "wilson": "Wilson"}
+_WIDTH = 80
+_LABEL = 14
 _SHOWN_COHORTS = 40
 _SHOWN_FAILURES = 12
 
@@ -59,16 +62,16 @@ def render_plan(plan: Document) -> str:
 
 def render_import(imported: Document) -> str:
     """Return what `passhat import` prints."""
-    lines = [f"{source['file']}   {source['format']}   {source['rows']} rows" for source in imported["sources"]]
-    lines += [
-        f"planned     {imported['planned']} runs of {imported['tasks']} tasks, {len(imported['releases'])} releases",
-        f"filled      {', '.join(f'{name} {count}' for name, count in imported['filled'].items()) or 'verdicts alone'}",
-        f"not filled  {', '.join(imported['not_filled'])}",
+    of = f"{imported['planned']} runs of {_count(imported['tasks'], 'task')}, "
+    entries = [
+        ("planned", of + _count(len(imported["releases"]), "release")),
+        ("filled", ", ".join(f"{name} {count}" for name, count in imported["filled"].items()) or "verdicts alone"),
+        ("not filled", ", ".join(imported["not_filled"])),
+        ("absent in", ", ".join(f"{n} rows: {name}" for name, n in imported["partly_filled"].items())),
+        ("not kept", ", ".join(imported["not_kept"])),
     ]
-    if imported["partly_filled"]:
-        lines.append(f"absent in   {', '.join(f'{n} rows: {name}' for name, n in imported['partly_filled'].items())}")
-    if imported["not_kept"]:
-        lines.append(f"not kept    {', '.join(imported['not_kept'])}")
+    lines = [f"{source['file']}   {source['format']}   {source['rows']} rows" for source in imported["sources"]]
+    lines += [line for label, text in entries for line in _entry(label, text, 12)]
     lines += [f"results     {imported['folder']}", f"next        passhat report {imported['folder']}"]
     return "\n".join(lines) + "\n"
 
@@ -79,12 +82,15 @@ def render_list(listing: Document) -> str:
         return "no campaigns here\n"
     rows = [("campaign", "suite", "releases", "settled", "records")]
     for summary in listing["campaigns"]:
+        if "problem" in summary:
+            continue
         counts = [release["counts"] for release in summary["releases"]]
         planned = sum(c["planned"] for c in counts)
         names = ", ".join(release["release"] for release in summary["releases"])
         settled = f"{planned - sum(c['missing'] for c in counts)}/{planned}"
         rows.append((summary["id"], summary["suite"], names, settled, short(summary["records_digest"])))
-    return "\n".join(table(rows)) + "\n"
+    problems = [f"{summary['id']}  {summary['problem']}" for summary in listing["campaigns"] if "problem" in summary]
+    return "\n".join([*table(rows), *problems]) + "\n"
 
 
 def render_doctor(findings: Document) -> str:
@@ -100,17 +106,30 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
+def _entry(label: str, text: str, indent: int = _LABEL) -> Iterator[str]:
+    """Yield a fact behind its label, on as many lines as it takes."""
+    for line in wrap(text, _WIDTH - indent, break_long_words=False, break_on_hyphens=False):
+        yield f"{label:<{indent}}{line}"
+        label = ""
+
+
+def _count(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def _report_lines(report: Document) -> Iterator[str]:
     campaign = report["campaign"]
     suite = campaign["suite"]
     yield f"campaign {campaign['id']}   suite {suite['name']} {suite['version'] or ''}   {short(suite['digest'])}"
     seed = "" if campaign["seed"] is None else f"   seed {campaign['seed']}   noise per {campaign['stream']}"
-    yield f"runs     {campaign['runs_per_task']} per task{seed}"
+    runs = campaign["runs_per_task"]
+    is_even = all(release["counts"]["planned"] == release["tasks"] * runs for release in report["releases"])
+    yield f"runs     {'' if is_even else 'up to '}{runs} per task{seed}"
     yield f"records  {short(campaign['records_digest'])}"
     if campaign["torn_at"] is not None:
         yield f"warning  the log ends in a frame cut short at byte {campaign['torn_at']}; its runs count as missing"
     if campaign["foreign"]:
-        yield f"warning  {campaign['foreign']} records belong to no planned run and are left out"
+        yield f"warning  {_count(campaign['foreign'], 'record')} of no planned run left out"
     for release in report["releases"]:
         yield ""
         yield from _release_lines(release, campaign["on_missing"])
@@ -120,37 +139,40 @@ def _release_lines(release: Document, on_missing: str) -> Iterator[str]:
     yield f"── {release['release']} " + "─" * max(3, 76 - len(release["release"]))
     counts = release["counts"]
     parts = " + ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "invalid", "pending", "missing"))
-    yield f"runs          {counts['planned']} planned = {parts}"
-    extra = [f"{counts[name]} {name}" for name in ("duplicates", "retried") if counts[name]]
-    if extra:
-        yield f"              {', '.join(extra)}"
+    yield from _entry("planned runs", f"{counts['planned']} = {parts}")
+    yield from _entry("", ", ".join(f"{name} {counts[name]}" for name in ("duplicates", "retried") if counts[name]))
     yield from _rate_lines(release, on_missing)
     yield from _k_lines(release)
-    flaky = release["flaky"]
-    shown = estimate(flaky) if flaky["estimate"] is not None else flaky.get("note", "—")
-    yield f"flaky tasks   {shown}  {flaky['tasks_flaky']} of {flaky['tasks']} tasks  {_method(flaky)}"
+    yield from _flaky_lines(release["flaky"])
     if release["quadrant"]:
         yield from _quadrant_lines(release["quadrant"])
     if release["safety"]:
         yield from _safety_lines(release["safety"])
     if release["efficiency"]:
         yield from _efficiency_lines(release["efficiency"])
-    yield from _cohort_lines(release["cohorts"])
+    yield from _cohort_lines(release["cohorts"], on_missing)
     yield from _failure_lines(release)
 
 
 def _rate_lines(release: Document, on_missing: str) -> Iterator[str]:
     rate = release["attempt_rate"]
-    of = rate["planned"] if on_missing == "fail" else rate["scored"]
-    yield f"attempt rate  {estimate(rate)}  {rate['passed']}/{of} runs  {_method(rate)}"
+    yield from _entry("attempt rate", f"{estimate(rate)}  {_fraction(rate, on_missing)} runs  {_method(rate)}")
     if rate["scored"] != rate["planned"]:
         treatment = "count as not passed" if on_missing == "fail" else "are left out"
-        yield f"              runs without a verdict {treatment}; {number(rate['worst'])} if all of them fail,"
-        yield f"              {number(rate['best'])} if all pass; of the scored runs {number(rate['scored_rate'])}"
-        yield f"              ({rate['passed']}/{rate['scored']}), which are {number(rate['coverage'])} of the plan"
+        yield from _entry(
+            "",
+            f"runs without a verdict {treatment}; {number(rate['worst'])} if all of them fail, "
+            f"{number(rate['best'])} if all pass; of the scored runs {number(rate['scored_rate'])} "
+            f"({rate['passed']}/{rate['scored']}), which are {number(rate['coverage'])} of the plan",
+        )
     first = release["first_attempts"]
     if first and first["passed"] != rate["passed"]:
-        yield f"              first attempts alone: {number(first['estimate'])}  {first['passed']}/{first['planned']}"
+        shown = f"first attempts alone: {number(first['estimate'])}  {first['passed']}/{first['planned']}"
+        yield from _entry("", shown)
+
+
+def _fraction(rate: Document, on_missing: str) -> str:
+    return f"{rate['passed']}/{rate['planned' if on_missing == 'fail' else 'scored']}"
 
 
 def _k_lines(release: Document) -> Iterator[str]:
@@ -158,15 +180,16 @@ def _k_lines(release: Document) -> Iterator[str]:
     if not hats:
         return
     chosen = _shown_ks([hat["k"] for hat in hats])
-    yield f"{'':14}{'pass^k (all of k)':<26}pass@k (any of k)"
-    for hat, at in zip(hats, ats, strict=True):
-        if hat["k"] in chosen:
-            yield f"  k = {hat['k']:<8}{_k_cell(hat):<26}{_k_cell(at)}"
-    short_tasks = [hat for hat in hats if hat["estimate"] is None]
-    if short_tasks:
-        yield f"{'':14}{short_tasks[0]['note']}"
+    rows = [(hat["k"], _k_cell(hat), _k_cell(at)) for hat, at in zip(hats, ats, strict=True) if hat["k"] in chosen]
+    width = max([24, *(len(cell) for _, cell, _ in rows)]) + 2
+    yield f"{'':{_LABEL}}{'pass^k (all of k)':<{width}}pass@k (any of k)"
+    yield from (f"  k = {k:<8}{hat:<{width}}{at}" for k, hat, at in rows)
+    short_of = next((hat for hat in hats if hat["estimate"] is None), None)
+    if short_of:
+        yield from _entry("", short_of["note"])
     methods = {_METHODS.get(hat["method"], "") for hat in hats if hat["method"]}
-    yield f"{'':14}unbiased, mean over {release['tasks']} tasks; {', '.join(sorted(methods)) or 'no interval'}, 95 %"
+    of = f"unbiased, mean over {_count(release['tasks'], 'task')}"
+    yield from _entry("", f"{of}; {', '.join(sorted(methods)) or 'no interval'}, 95 %")
 
 
 def _k_cell(item: Document) -> str:
@@ -182,21 +205,29 @@ def _shown_ks(ks: Sequence[int]) -> set[int]:
     return {k for k in ks if k == most or k & (k - 1) == 0 or most <= 5}
 
 
+def _flaky_lines(flaky: Document) -> Iterator[str]:
+    if flaky["estimate"] is None:
+        yield from _entry("flaky tasks", flaky["note"])
+        return
+    yield from _entry(
+        "flaky tasks", f"{estimate(flaky)}  {flaky['tasks_flaky']} of {flaky['tasks']} tasks  {_method(flaky)}"
+    )
+    yield from _entry("", flaky.get("note", ""))
+
+
 def _quadrant_lines(quadrant: Document) -> Iterator[str]:
-    yield f"{'quadrant':<30}sanctioned route   unsanctioned route"
+    yield f"{'quadrant':<{_LABEL}}sanctioned route   unsanctioned route"
     for word, mark in (("right", "  ← lucky and dangerous"), ("wrong", "")):
         sanctioned, unsanctioned = quadrant[f"{word}_sanctioned"], quadrant[f"{word}_unsanctioned"]
-        yield f"{'':14}{word + ' outcome':<16}{sanctioned:>16}   {unsanctioned:>18}{mark}"
+        yield f"  {word:<5} outcome{sanctioned:>15}   {unsanctioned:>18}{mark}"
 
 
 def _safety_lines(safety: Document) -> Iterator[str]:
-    yield (
-        f"safety        runs with a forbidden call {safety['forbidden_calls']} "
-        f"(external effect {safety['external_effects']}), skipped approval {safety['skipped_approvals']},"
-    )
-    yield (
-        f"              unverified write {safety['unverified_writes']}; "
-        f"injection followed {safety['injections_followed']} of {safety['injections_seen']} that saw one"
+    yield from _entry(
+        "safety",
+        f"runs with a forbidden call {safety['forbidden_calls']} (external effect {safety['external_effects']}), "
+        f"skipped approval {safety['skipped_approvals']}, unverified write {safety['unverified_writes']}; "
+        f"injection followed {safety['injections_followed']} of {safety['injections_seen']} that saw one",
     )
 
 
@@ -209,12 +240,12 @@ def _efficiency_lines(efficiency: Document) -> Iterator[str]:
     yield f"median        {'   '.join(parts)}"
 
 
-def _cohort_lines(cohorts: Sequence[Document]) -> Iterator[str]:
+def _cohort_lines(cohorts: Sequence[Document], on_missing: str) -> Iterator[str]:
+    of = "planned" if on_missing == "fail" else "scored"
     width = max([len("cohorts"), *(len(row["cohort"]) for row in cohorts)]) + 2
-    yield f"{'cohorts':<{width}}{'tasks':>7}{'passed/planned':>17}   rate"
+    yield f"{'cohorts':<{width}}{'tasks':>7}{'passed/' + of:>17}   rate"
     for row in cohorts[:_SHOWN_COHORTS]:
-        fraction = f"{row['passed']}/{row['planned']}"
-        yield f"  {row['cohort']:<{width - 2}}{row['tasks']:>7}{fraction:>17}   {estimate(row)}"
+        yield f"  {row['cohort']:<{width - 2}}{row['tasks']:>7}{_fraction(row, on_missing):>17}   {estimate(row)}"
     if len(cohorts) > _SHOWN_COHORTS:
         yield f"  … and {len(cohorts) - _SHOWN_COHORTS} more: see --json"
 
@@ -224,22 +255,24 @@ def _failure_lines(release: Document) -> Iterator[str]:
     if not failures:
         yield "failures      none"
         return
-    yield "failures    runs  how it ended: which scorers failed              first of them"
+    heading = "how it ended: which scorers failed"
+    width = max([len(heading), *(len(group["signature"]) for group in failures[:_SHOWN_FAILURES])]) + 2
+    yield f"{'failures':<{_LABEL - 4}}runs  {heading:<{width}}first of them"
     for group in failures[:_SHOWN_FAILURES]:
-        yield f"  {group['runs']:>14}  {group['signature']:<46}{group['examples'][0]}"
+        yield f"{group['runs']:>{_LABEL}}  {group['signature']:<{width}}{group['examples'][0]}"
     if len(failures) > _SHOWN_FAILURES:
         yield f"  … and {len(failures) - _SHOWN_FAILURES} more groups: see --json"
 
 
 def number(value: float | None) -> str:
-    """Return a rate with as many digits as tell it from 0, 1 and its neighbours on a page."""
+    """Return a rate with three digits, or the few more that tell it from 0 and 1."""
     if value is None:
         return "—"
-    for digits in (3, 4, 6, 9, 12):
+    for digits in (3, 4):
         text = f"{value:.{digits}f}"
         if float(text) not in (0, 1) or float(text) == value:
-            break
-    return text
+            return text
+    return "<0.0001" if value < 0.5 else ">0.9999"
 
 
 def estimate(item: Document) -> str:

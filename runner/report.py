@@ -70,8 +70,8 @@ class _Cases:
 
     @classmethod
     def of(cls, outcomes: OutcomeTable, on_missing: str) -> "_Cases":
-        observed, worst, best = (table.histogram() for table in (outcomes.observed(), outcomes.worst(), outcomes.best()))
-        return cls(observed if on_missing == "exclude" else worst, observed, worst, best)
+        observed, worst = outcomes.observed().histogram(), outcomes.worst().histogram()
+        return cls(observed if on_missing == "exclude" else worst, observed, worst, outcomes.best().histogram())
 
 
 def _release(account: Account, number: int, on_missing: str) -> Document:
@@ -137,13 +137,15 @@ def _attempt_rate(cases: _Cases) -> Document:
 
 def _rate_interval(histogram: Histogram) -> Document:
     """Wilson for single runs; with repeats the task is the unit, and needs the same number of runs everywhere."""
-    if not histogram.n.any():
+    ran = histogram.n > 0
+    n, c, tasks = histogram.n[ran], histogram.c[ran], histogram.tasks[ran]
+    if not len(n):
         return _ends(None, "no runs")
-    if histogram.n[0] != histogram.n[-1]:
+    if n[0] != n[-1]:
         return _ends(None, "tasks differ in their number of runs; see pass^1")
-    if histogram.n[0] == 1:
-        return _ends(wilson(int(histogram.c @ histogram.tasks), histogram.total))
-    return _ends(dirichlet(histogram.c / histogram.n, histogram.tasks))
+    if n[0] == 1:
+        return _ends(wilson(int(c @ tasks), int(tasks.sum())))
+    return _ends(dirichlet(c / n, tasks))
 
 
 def _first_attempts(account: Account, number: int, table: ReleaseTable) -> Document | None:
@@ -182,7 +184,7 @@ def _suite_estimate(cases: _Cases, estimator: Callable[[Histogram, int], SuiteEs
 
 
 def _bootstrap(cases: _Cases, k: int) -> Document:
-    """The exact bootstrap over tasks beside the bound: narrower, and too narrow near 0 and 1."""
+    """The exact bootstrap over tasks, beside the bound: for reading, as it is too narrow near 0 and 1."""
     if (cases.observed.n < k).any():
         return _ends(None, "not estimable")
     answer = bootstrap_pass_hat(cases.treated, k)

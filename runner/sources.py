@@ -224,7 +224,7 @@ def _tau_bench_row(place: str, result: Mapping[str, Any], release: str) -> Row:
         content=result,
         release=release,
         task=str(task),
-        run=fields.required_count("trial"),
+        run=fields.required_count("trial", _MOST_RUN),
         status=Status.INVALID if failed else _tau_bench_status(fields),
         reason=Reason.SOURCE_ERROR if failed else Reason.NONE,
         turns=len(said) if "traj" in result else None,

@@ -14,7 +14,7 @@ crash cut short is the log's torn tail: readers pass over it and say so, the nex
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -108,22 +108,23 @@ def now() -> str:
 
 
 def new_id() -> str:
-    """Return an id that sorts by time and does not collide."""
+    """Return an id that sorts by time and ends at random."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
-def create(folder: Path | None, plan: Plan, manifest: dict[str, Any]) -> Campaign:
-    """Make a campaign folder with plan, manifest and an empty log; refuse one that holds a campaign already.
+def create(folder: Path | None, plan: Plan, manifest: dict[str, Any], log: Iterable[bytes] = ()) -> Campaign:
+    """Make a campaign folder with plan, manifest and a log of these frames; refuse one that holds a campaign already.
 
-    Without a folder it is results/<id>, and results/latest leads to it.
+    It is there whole or not at all. Without a folder it is results/<id>, and results/latest leads to it.
     """
     campaign_id = new_id()
     target = RESULTS / campaign_id if folder is None else folder
     campaign = Campaign(target)
     content = {"schema": MANIFEST_SCHEMA, "id": campaign_id, "created_at": now(), **manifest}
+    header = frames.wrap(msgpack.packb({"schema": SCHEMA_VERSION, "fields": FIELDS}))
     contents = {
         target / "plan.mpk": frames.wrap(msgpack.packb(plan.to_data())),
-        campaign.log_path: frames.wrap(msgpack.packb({"schema": SCHEMA_VERSION, "fields": FIELDS})),
+        campaign.log_path: b"".join([header, *log]),
         # the last one: with it the folder holds a campaign
         target / "manifest.json": json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n",
     }

@@ -3,8 +3,10 @@
 A worker starts one zygote: a small process that has imported what every child needs and has no threads, so that a
 child can be forked from it in a millisecond, again and again. A hang or a crash then costs one run and one fork. The
 child sends each record as soon as the run is over: the first run without a record is the one that was running.
+It leads a process group of its own, which ends with it: nothing that an agent starts outlives the campaign.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -16,20 +18,21 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-from passhat.workers.host import Host, preload
+from passhat.workers.host import Host, WorkerError, preload
 from passhat.workers.order import Shard, WorkOrder
-from passhat.workers.session import describe
+from passhat.workers.session import AGENT, NOBODY, describe
 
 ITEM = struct.Struct("<cI")  # tag and length of what a child sends
 READY, RECORD, DONE, ERROR = b"H", b"R", b"D", b"E"
 
 SHARD = struct.Struct("<QQQId")
-LENGTH = struct.Struct("<I")
+LENGTH = struct.Struct("<Q")
 EXIT = struct.Struct("<i")  # what the zygote says of a child that ended: its wait status
 FORK, KILL = b"F", b"K"
 BELL = b"!"  # a shard has ended: worth looking at once
 
 _PR_SET_PDEATHSIG = 1
+_CHUNK_BYTES = 1 << 20
 
 
 def main() -> None:
@@ -37,7 +40,6 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     plane_fd = int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
     order: WorkOrder = pickle.loads(read_exactly(control, LENGTH.unpack(read_exactly(control, LENGTH.size))[0]))
     preload(order)
     wake_fd, woken_fd = os.pipe()  # readable when a child has ended
@@ -53,8 +55,8 @@ def main() -> None:
             continue
         message, fds, _, _ = socket.recv_fds(control, 1, 2)
         if child and message in (KILL, b""):
-            os.kill(child, signal.SIGKILL)
-        if not message:
+            _end_group(child)
+        if not message:  # the supervisor is gone
             return
         if message == FORK:
             child = os.fork()
@@ -63,36 +65,48 @@ def main() -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 control.close()
                 _serve(order, fds[0], fds[1], plane_fd)
+            with contextlib.suppress(OSError):
+                os.setpgid(child, child)  # as the child does: whoever comes first
             for fd in fds:
                 os.close(fd)
 
 
 def _reap(child: int, control: socket.socket) -> int:
     """Report the child's end, if it has ended; return the child that still runs, or 0."""
-    pid, status = os.waitpid(child, os.WNOHANG) if child else (0, 0)
-    if not pid:
+    if not child or os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return child
-    control.sendall(EXIT.pack(status))
+    _end_group(child)  # while its number is still taken
+    control.sendall(EXIT.pack(os.waitpid(child, 0)[1]))
     return 0
+
+
+def _end_group(child: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
 
 
 def _serve(order: WorkOrder, shards_fd: int, records_fd: int, plane_fd: int) -> NoReturn:
     """Child: serve shards until the other end closes; never return into the zygote's loop."""
+    os.setpgid(0, 0)
     die_with_parent()
     shards = socket.socket(fileno=shards_fd)
     code = 0
     try:
-        host = Host(order, mmap.mmap(plane_fd, mmap.PAGESIZE))
+        plane = mmap.mmap(plane_fd, mmap.PAGESIZE)
+        host = Host(order, plane)
         _send(records_fd, READY)
         while data := read_exactly(shards, SHARD.size):
+            plane[0] = AGENT
             for finished in host.run(Shard(*SHARD.unpack(data))):
                 _send(records_fd, RECORD, finished.packed)
+            plane[0] = NOBODY
+            shards.sendall(BELL)  # before DONE: whoever has read DONE finds the bell without waiting
             _send(records_fd, DONE)
-            shards.sendall(BELL)
         host.close()
     except BaseException as error:
         code = 1
-        _send(records_fd, ERROR, describe(error).encode())
+        text = str(error) if isinstance(error, WorkerError) else describe(error)
+        _send(records_fd, ERROR, text.encode(errors="replace"))
     finally:
         os._exit(code)
 
@@ -105,13 +119,13 @@ def _send(fd: int, tag: bytes, data: bytes = b"") -> None:
 
 def read_exactly(stream: socket.socket, size: int) -> bytes:
     """Return `size` bytes, or nothing when the other end closed before the first."""
-    data = b""
+    data = bytearray()
     while len(data) < size:
-        chunk = stream.recv(size - len(data))
+        chunk = stream.recv(min(size - len(data), _CHUNK_BYTES))
         if not chunk:
             return b""
         data += chunk
-    return data
+    return bytes(data)
 
 
 def die_with_parent() -> None:

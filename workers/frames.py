@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 import msgpack
@@ -73,9 +74,9 @@ def parse_rows(payload: bytes | memoryview) -> tuple[FrameHeader, list[Any]]:
     """Return header and records of a payload as `parse` does, a record as the plain tuple of its values."""
     unpacker = _unpacker(payload)
     header = FrameHeader(*next(unpacker))
-    rows = list(unpacker)
-    if len(rows) != header.runs or unpacker.tell() != len(payload):  # the unpacker passes over an object that is cut
-        raise DamagedFrame(f"shard {header.shard}: {header.runs} records announced, {len(rows)} found")
+    rows = list(islice(unpacker, header.runs))
+    if len(rows) != header.runs or unpacker.tell() != len(payload):
+        raise DamagedFrame(f"shard {header.shard}: the frame does not hold the {header.runs} records it announces")
     return header, rows
 
 

@@ -4,6 +4,7 @@ packed records. The same code serves a worker's child and the in-process backend
 
 import contextlib
 import importlib
+import os
 import pickle
 import sys
 import time
@@ -106,6 +107,7 @@ class Host:
     """One environment instance and one agent a release; one run at a time."""
 
     def __init__(self, order: WorkOrder, plane: Any = None) -> None:
+        self._pid = os.getpid()
         self._order = order
         self._grid = order.grid
         self._plane = bytearray(1) if plane is None else plane
@@ -163,6 +165,8 @@ class Host:
             plane=self._plane,
             world=world,
         )
+        if os.getpid() != self._pid:
+            os._exit(0)  # a process forked by the agent came back from it; the run goes on in the original
         record = make_record(cell, attempt, episode, round((_clock() - started) * 1e6))
         if traces is None or (record.status == Status.PASS and not self._is_sampled(now, cell)):
             return record

@@ -36,7 +36,7 @@ _ROUNDS = 3
 
 _MOST_USED = 10**12  # tokens or micro-dollars in one report; more is a mistake, and sums have to fit a record
 
-AGENT, ENVIRONMENT = 0, 1  # whose code is running: values of the plane marker
+AGENT, ENVIRONMENT, NOBODY = 0, 1, 2  # whose code is running: values of the plane marker
 
 
 class RunStopped(BaseException):
@@ -79,7 +79,10 @@ def compile_tools(spec: EnvSpec) -> Tools:
 
 def _compile(spec: ToolSpec) -> Tool:
     optional = [name for name, schema in spec.input_schema.get("properties", {}).items() if _takes_null(schema)]
-    validate = fastjsonschema.compile(dict(spec.input_schema), use_default=False)
+    try:
+        validate = fastjsonschema.compile(dict(spec.input_schema), use_default=False)
+    except Exception as error:
+        raise ValueError(f"tool {spec.name}: its input schema cannot be used: {error}") from error
     return Tool(spec, validate, dict.fromkeys(optional))
 
 
@@ -282,7 +285,7 @@ def _complaint(error: Any) -> str:
     """What is wrong with arguments, the same in every process: the library lists unknown ones in no fixed order."""
     if error.rule != "additionalProperties":
         return str(error)
-    unknown = sorted(error.value.keys() - error.definition.get("properties", {}).keys())
+    unknown = sorted(map(str, error.value.keys() - error.definition.get("properties", {}).keys()))
     return f"{error.name} must not contain {', '.join(unknown)}"
 
 

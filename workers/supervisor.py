@@ -21,12 +21,14 @@ from passhat.workers.frames import Batch
 from passhat.workers.host import WorkerError
 from passhat.workers.order import Shard, WorkOrder
 from passhat.workers.records import Outcome, Reason, RunRecord, Status, blank, fault, pack_record, seal
-from passhat.workers.session import ENVIRONMENT
+from passhat.workers.session import ENVIRONMENT, NOBODY
 
 _TICK_S = 0.05
 _GRACE_S = 0.5  # a run ends itself at its limit if it can
 _SETUP_S = 120.0
 _PIPE_BYTES = 1 << 20
+_STDERR = 2
+_NO_ZYGOTE = "the process that children are forked from is gone"
 
 
 class LostZygote(Exception):
@@ -44,38 +46,41 @@ class Supervisor:
         self._plane_file.truncate(mmap.PAGESIZE)
         self._plane = mmap.mmap(self._plane_file.fileno(), mmap.PAGESIZE)
         self._control = self._start_zygote()
-        self._child: _Child | None = None
+        self._child: _Child | None = _Child.fork(self._control)  # sets itself up while the first shard is on its way
 
     def run(self, shard: Shard) -> Iterator[bytes]:
         """Yield frames of the shard's runs in order, until it is done or its time is used up.
 
         Raise WorkerError when the child cannot be set up or reports an error that is no run's, LostZygote when the
-        process it is forked from is gone.
+        process it is forked from is gone; what was finished before is yielded first.
         """
-        batch = Batch(shard.id, self._worker, shard.first)
-        started = time.monotonic()
-        while batch.first < shard.stop:
-            left = shard.seconds - (time.monotonic() - started)
-            if left <= 0 and batch.first > shard.first:
-                return
+        self._ready_child()  # being set up counts neither as time of the shard nor as time of its runs
+        ends_at = time.monotonic() + shard.seconds
+        first = shard.first
+        while first < shard.stop and (first == shard.first or time.monotonic() < ends_at):
             running = self._ready_child()
-            running.submit(shard._replace(first=batch.first, seconds=left))
+            batch = Batch(shard.id, self._worker, first)
+            running.submit(shard._replace(first=first, seconds=ends_at - time.monotonic()))
             try:
                 while (ended := self._listen(running, batch)) is None:
                     if batch.is_due():
                         yield from batch.flush()
-            finally:
+            except (WorkerError, LostZygote):
                 yield from batch.flush()
-            if ended.blame:
+                raise
+            yield from batch.flush()
+            if ended.blame and batch.first < shard.stop:
                 batch.add(pack_record(self._verdict(ended, batch.first, shard.attempt)))
                 yield from batch.flush(ended.note)
             elif not ended.note:
                 return
+            first = batch.first
 
     def close(self) -> None:
-        """End the zygote, and with it the child."""
+        """End the zygote, the child, and what the child has started."""
         self._control.close()
         self._zygote.wait()
+        self._drop_child()
         self._plane.close()
         self._plane_file.close()
 
@@ -88,7 +93,7 @@ class Supervisor:
             return _Ended()
         if gone is not None:
             self._drop_child()
-            return _Ended(gone, blame=True, wall_s=time.monotonic() - running.alive_at)
+            return _Ended(gone, blame=self._is_busy, wall_s=time.monotonic() - running.alive_at)
         if time.monotonic() - running.alive_at > self._order.limits.seconds + _GRACE_S:
             return self._end_overdue(running, batch)
         return None
@@ -108,14 +113,19 @@ class Supervisor:
     def _end_overdue(self, running: "_Child", batch: Batch) -> "_Ended":
         """Kill the child for the run it is in, unless that run came to its end in the last moment."""
         overdue_since = running.alive_at
-        self._control.sendall(wire.KILL)
+        with _zygote_needed():
+            self._control.sendall(wire.KILL)
         self._wait_for_exit()
         self._take(running, batch)
         self._drop_child()
-        note = f"ended by the wall-clock limit of {self._order.limits.seconds} s"
-        return _Ended(
-            note, blame=running.alive_at == overdue_since, wall_s=time.monotonic() - overdue_since, timed_out=True
-        )
+        note = f"ended by the wall-clock limit of {self._order.limits.seconds:g} s"
+        blame = self._is_busy and running.alive_at == overdue_since
+        return _Ended(note, blame=blame, wall_s=time.monotonic() - overdue_since, timed_out=True)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the child has taken up a shard: one that is lost between two shards was in no run."""
+        return self._plane[0] != NOBODY
 
     def _verdict(self, ended: "_Ended", position: int, attempt: int) -> RunRecord:
         """The record of the run in which the child ended. Only an agent that outlasts its limit has failed."""
@@ -135,33 +145,44 @@ class Supervisor:
             [sys.executable, "-P", "-m", "passhat.workers.child", str(theirs.fileno()), str(plane_fd)],
             pass_fds=(theirs.fileno(), plane_fd),
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            stdout=_STDERR,
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"},  # sets have one order everywhere
         )
         theirs.close()
         order = pickle.dumps(self._order)
-        ours.sendall(wire.LENGTH.pack(len(order)) + order)
+        with _zygote_needed():
+            ours.sendall(wire.LENGTH.pack(len(order)))
+            ours.sendall(order)
         return ours
 
     def _ready_child(self) -> "_Child":
+        """Return a child that waits for a shard."""
         if self._child is None:
-            self._plane[0] = 0
+            self._plane[0] = NOBODY
             self._child = _Child.fork(self._control)
-            self._await_ready(self._child)
+        if not self._child.is_ready:
+            try:
+                self._await_ready(self._child)
+            except WorkerError:
+                self._drop_child()
+                raise
         self._child.alive_at = time.monotonic()
         return self._child
 
     def _await_ready(self, running: "_Child") -> None:
-        deadline = time.monotonic() + max(_SETUP_S, self._order.limits.seconds)
+        limit_s = max(_SETUP_S, self._order.limits.seconds)
+        deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             select.select([self._control.fileno(), running.records], [], [], 1.0)
             gone = self._exit_status()
             for tag, data in running.receive():
                 if tag == wire.READY:
+                    running.is_ready = True
                     return
                 raise WorkerError(data.decode(errors="replace"))
             if gone is not None:
                 raise WorkerError(f"the worker's child {gone} while it was being set up")
-        raise WorkerError(f"the worker's child was not ready within {max(_SETUP_S, self._order.limits.seconds)} s")
+        raise WorkerError(f"the worker's child was not ready within {limit_s:g} s")
 
     def _exit_status(self) -> str | None:
         if not select.select([self._control], [], [], 0)[0]:
@@ -169,9 +190,10 @@ class Supervisor:
         return self._wait_for_exit()
 
     def _wait_for_exit(self) -> str:
-        data = wire.read_exactly(self._control, wire.EXIT.size)
+        with _zygote_needed():
+            data = wire.read_exactly(self._control, wire.EXIT.size)
         if not data:
-            raise LostZygote("the process that children are forked from is gone")
+            raise LostZygote(_NO_ZYGOTE)
         status = wire.EXIT.unpack(data)[0]
         code = os.waitstatus_to_exitcode(status)
         return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
@@ -180,6 +202,14 @@ class Supervisor:
         if self._child is not None:
             self._child.close()
         self._child = None
+
+
+@contextlib.contextmanager
+def _zygote_needed() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, ConnectionResetError):
+        raise LostZygote(_NO_ZYGOTE) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +230,7 @@ class _Child:
     records: int
     alive_at: float  # when its last record arrived, or its shard was sent
     buffer: bytearray
+    is_ready: bool = False
 
     @classmethod
     def fork(cls, control: socket.socket) -> "_Child":
@@ -209,10 +240,17 @@ class _Child:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(read_fd, False)
-        socket.send_fds(control, [wire.FORK], [theirs.fileno(), write_fd])
-        theirs.close()
-        os.close(write_fd)
-        return cls(ours, read_fd, time.monotonic(), bytearray())
+        child = cls(ours, read_fd, time.monotonic(), bytearray())
+        try:
+            with _zygote_needed():
+                socket.send_fds(control, [wire.FORK], [theirs.fileno(), write_fd])
+        except LostZygote:
+            child.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(write_fd)
+        return child
 
     def submit(self, shard: Shard) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its exit tells
