@@ -132,16 +132,19 @@ def _report_lines(report: Document) -> Iterator[str]:
         yield f"warning  {_count(campaign['foreign'], 'record')} of no planned run left out"
     for release in report["releases"]:
         yield ""
-        yield from _release_lines(release, campaign["on_missing"])
+        yield from _release_lines(release, campaign)
 
 
-def _release_lines(release: Document, on_missing: str) -> Iterator[str]:
+def _release_lines(release: Document, campaign: Document) -> Iterator[str]:
     yield f"── {release['release']} " + "─" * max(3, 76 - len(release["release"]))
     counts = release["counts"]
     parts = " + ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "invalid", "pending", "missing"))
     yield from _entry("planned runs", f"{counts['planned']} = {parts}")
     yield from _entry("", ", ".join(f"{name} {counts[name]}" for name in ("duplicates", "retried") if counts[name]))
-    yield from _rate_lines(release, on_missing)
+    if release["on_missing"] != campaign["on_missing"]:
+        ceiling = f"more than the declared {campaign['max_missing']:.2%} of the runs have no verdict"
+        yield from _entry("", f"{ceiling}: they are not left out")
+    yield from _rate_lines(release)
     yield from _k_lines(release)
     yield from _flaky_lines(release["flaky"])
     if release["quadrant"]:
@@ -150,12 +153,12 @@ def _release_lines(release: Document, on_missing: str) -> Iterator[str]:
         yield from _safety_lines(release["safety"])
     if release["efficiency"]:
         yield from _efficiency_lines(release["efficiency"])
-    yield from _cohort_lines(release["cohorts"], on_missing)
+    yield from _cohort_lines(release["cohorts"], release["on_missing"])
     yield from _failure_lines(release)
 
 
-def _rate_lines(release: Document, on_missing: str) -> Iterator[str]:
-    rate = release["attempt_rate"]
+def _rate_lines(release: Document) -> Iterator[str]:
+    rate, on_missing = release["attempt_rate"], release["on_missing"]
     yield from _entry("attempt rate", f"{estimate(rate)}  {_fraction(rate, on_missing)} runs  {_method(rate)}")
     if rate["scored"] != rate["planned"]:
         treatment = "count as not passed" if on_missing == "fail" else "are left out"

@@ -4,8 +4,9 @@ Every number comes with its denominator. Where one cannot be had it is null, and
 verdict are treated as the campaign declared, and the worst and the best they could have been stand beside the result.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,7 @@ def report_campaign(campaign: Campaign) -> Document:
     """Return the report of a campaign; raise NotAcceptable when its records contradict each other."""
     account, torn_at = load_account(campaign)
     manifest, plan = campaign.manifest, campaign.plan
-    on_missing = manifest["on_missing"]
-    releases = [_release(account, number, on_missing) for number in range(len(plan.releases))]
+    releases = [_release(account, number, manifest) for number in range(len(plan.releases))]
     return {
         "schema": SCHEMA,
         "campaign": {
@@ -43,7 +43,8 @@ def report_campaign(campaign: Campaign) -> Document:
             "runs_per_task": account.runs_per_task,
             "seed": plan.seed,
             "stream": plan.stream,
-            "on_missing": on_missing,
+            "on_missing": manifest["on_missing"],
+            "max_missing": manifest.get("max_missing"),
             "records_digest": records_digest(account),
             "foreign": len(account.foreign),
             "torn_at": torn_at,
@@ -74,8 +75,9 @@ class _Cases:
         return cls(observed if on_missing == "exclude" else worst, observed, worst, outcomes.best().histogram())
 
 
-def _release(account: Account, number: int, on_missing: str) -> Document:
+def _release(account: Account, number: int, manifest: Mapping[str, Any]) -> Document:
     table = release_table(account, number)
+    on_missing = _treatment(table.outcomes, manifest)
     cases = _Cases.of(table.outcomes, on_missing)
     ks = _ks(int(table.outcomes.planned.max(initial=0)))
     records = Standing.of(account, number)
@@ -83,6 +85,7 @@ def _release(account: Account, number: int, on_missing: str) -> Document:
         "release": account.plan.releases[number],
         "tasks": table.outcomes.tasks,
         "counts": _counts(account, number, table),
+        "on_missing": on_missing,
         "attempt_rate": _attempt_rate(cases),
         "first_attempts": _first_attempts(account, number, table),
         "pass_hat": [{**_suite_estimate(cases, pass_hat, k), "bootstrap": _bootstrap(cases, k)} for k in ks],
@@ -94,6 +97,14 @@ def _release(account: Account, number: int, on_missing: str) -> Document:
         "cohorts": _cohorts(account, table, on_missing),
         "failures": records.failures(),
     }
+
+
+def _treatment(outcomes: OutcomeTable, manifest: Mapping[str, Any]) -> str:
+    """Return the declared treatment of runs without a verdict; beyond its ceiling `exclude` does not hold."""
+    declared, ceiling = manifest["on_missing"], manifest.get("max_missing")
+    if declared == "exclude" and outcomes.unscored.sum() > Fraction(str(ceiling or 0)) * int(outcomes.planned.sum()):
+        return "fail"
+    return str(declared)
 
 
 def _counts(account: Account, number: int, table: ReleaseTable) -> dict[str, int]:

@@ -209,6 +209,8 @@ def _is_tau_bench(item: Any) -> bool:
 
 def _read_tau_bench(path: Path, results: Sequence[Mapping[str, Any]], release: str) -> Source:
     rows = [_tau_bench_row(f"{path}[{i}]", result, release) for i, result in enumerate(results)]
+    if len({type(result["task_id"]) for result in results}) > 1:
+        raise InvalidFile(f"{path}: task_id: found whole numbers and strings, which may look alike; expected one kind")
     return Source(path, "tau-bench", rows, ("reward", "user_cost"))
 
 
@@ -218,7 +220,7 @@ def _tau_bench_row(place: str, result: Mapping[str, Any], release: str) -> Row:
     if isinstance(task, bool) or not isinstance(task, int | str):
         fields.refuse("task_id", "found {}, expected a whole number or a string")
     failed = isinstance(info, Mapping) and info.get("error") is not None
-    said = [message for message in _messages(fields) if message.get("role") == "assistant"]
+    said = _said_by_the_agent(fields)
     return Row(
         place=place,
         content=result,
@@ -227,16 +229,19 @@ def _tau_bench_row(place: str, result: Mapping[str, Any], release: str) -> Row:
         run=fields.required_count("trial", _MOST_RUN),
         status=Status.INVALID if failed else _tau_bench_status(fields),
         reason=Reason.SOURCE_ERROR if failed else Reason.NONE,
-        turns=len(said) if "traj" in result else None,
-        calls=sum(len(message.get("tool_calls") or ()) for message in said) if "traj" in result else None,
+        turns=None if said is None else len(said),
+        calls=None if said is None else sum(message.calls() or 0 for message in said),
     )
 
 
-def _messages(fields: _Fields) -> list[Mapping[str, Any]]:
-    messages = fields.values.get("traj") or []
+def _said_by_the_agent(fields: _Fields) -> list[_Fields] | None:
+    """Return the agent's messages, None where the source has no trajectory."""
+    messages = fields.values.get("traj")
+    if messages is None:
+        return None
     if not (isinstance(messages, list) and all(isinstance(message, Mapping) for message in messages)):
         fields.refuse("traj", "expected a list of messages")
-    return messages
+    return [_Fields(fields.place, m, is_text=False) for m in messages if m.get("role") == "assistant"]
 
 
 def _tau_bench_status(fields: _Fields) -> Status:

@@ -97,11 +97,14 @@ def report(*pages: Document, **more: Any) -> str:
         "seed": 7,
         "stream": "release",
         "on_missing": "fail",
+        "max_missing": None,
         "records_digest": DIGEST,
         "foreign": 0,
         "torn_at": None,
     }
-    return render_report({"campaign": {**campaign, **more}, "releases": list(pages)})
+    declared = {**campaign, **more}
+    releases = [{"on_missing": declared["on_missing"], **one} for one in pages]
+    return render_report({"campaign": declared, "releases": releases})
 
 
 def full_page(scale: int = 1) -> Document:
@@ -219,6 +222,15 @@ def test_a_release_that_excludes_says_so_and_counts_over_the_scored_runs() -> No
     assert "              runs without a verdict are left out; 0.444 if all of them fail," in lines
     assert "cohorts    tasks    passed/scored   rate" in lines
     assert "  routine      3              4/6   0.444 [0.222, 0.722]" in lines
+
+
+def test_an_exclusion_beyond_its_ceiling_says_that_it_does_not_hold() -> None:
+    one = {**page(attempt_rate=rate(4, 9, 6)), "on_missing": "fail"}
+    lines = report(one, on_missing="exclude", max_missing=0.05).splitlines()
+    assert "more than the declared 5.00% of the runs have no verdict: they are not left out" in " ".join(
+        " ".join(lines).split()
+    )
+    assert "attempt rate  0.444 [0.222, 0.722]  4/9 runs  task Dirichlet bound, 95 %" in lines
 
 
 def test_rates_without_an_interval_say_why() -> None:

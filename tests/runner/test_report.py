@@ -72,6 +72,7 @@ def executed(
         "origin": "run",
         "suite": {"name": "s", "version": "1", "digest": "sha256:00"},
         "on_missing": on_missing,
+        "max_missing": 1.0 if on_missing == "exclude" else None,
     }
     campaign = create(Path(f"c{next(_folders)}"), plan, manifest)
     for session in sessions:
@@ -309,6 +310,16 @@ def test_what_runs_without_a_verdict_count_for_is_as_declared() -> None:
         [cohort] = page["cohorts"]
         assert (cohort["passed"], cohort["planned"], cohort["scored"]) == (3, 6, 4)
         assert cohort["estimate"] == page["attempt_rate"]["estimate"]
+
+
+@pytest.mark.parametrize(("ceiling", "held"), [(0.33, False), (0.34, True), (1 / 3, False)])
+def test_an_exclusion_holds_up_to_its_declared_ceiling_only(ceiling: float, held: bool) -> None:
+    """One of three runs is missing: a share of exactly 1/3, which the nearest float stays below."""
+    campaign = executed(grid(tasks=3), [[record((0, 0, 0), Status.PASS), record((0, 1, 0), Status.FAIL)]])
+    campaign.manifest.update(on_missing="exclude", max_missing=ceiling)
+    [page] = report_campaign(campaign)["releases"]
+    assert page["on_missing"] == ("exclude" if held else "fail")
+    assert page["attempt_rate"]["estimate"] == (1 / 2 if held else 1 / 3)
 
 
 def test_an_exclusion_says_over_what_it_is_taken() -> None:

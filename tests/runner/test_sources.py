@@ -306,6 +306,16 @@ def test_a_tau_bench_result_is_a_row() -> None:
     assert (only.status, only.reason, only.turns, only.calls) == (Status.FAIL, Reason.NONE, 2, 2)
 
 
+def test_tau_bench_tasks_are_never_merged_over_their_type() -> None:
+    with pytest.raises(InvalidFile, match=r"gpt-4.1-airline.json: task_id: found whole numbers and strings"):
+        tau_bench({"task_id": 1}, {"task_id": "1", "trial": 1})
+
+
+def test_without_a_trajectory_turns_and_calls_are_not_said() -> None:
+    rows = tau_bench({"trial": 0}, {"trial": 1, "traj": None}, {"trial": 2, "traj": []}).rows
+    assert [(each.turns, each.calls) for each in rows] == [(None, None), (None, None), (0, 0)]
+
+
 def test_the_release_of_a_tau_bench_file_may_be_named() -> None:
     assert tau_bench({}, release="mine").rows[0].release == "mine"
 
@@ -338,6 +348,7 @@ def test_an_error_of_the_harness_is_invalid_and_not_failed() -> None:
         ({"trial": 2**40}, "trial: found"),
         ({"traj": 5}, "traj: expected a list of messages"),
         ({"traj": ["hello"]}, "traj: expected a list of messages"),
+        ({"traj": [{"role": "assistant", "tool_calls": "two"}]}, r"tool_calls: found \"two\", expected a number"),
     ],
 )
 def test_a_tau_bench_result_that_makes_no_sense_is_refused_with_its_place(result: dict[str, Any], message: str) -> None:

@@ -241,6 +241,17 @@ def test_the_records_digest_does_not_depend_on_the_order_of_records(
     assert records_digest(account_of(shuffled)) == records_digest(account_of(log))
 
 
+def test_three_sessions_execute_each_of_ten_runs_once() -> None:
+    """Six, then none before the session was killed, then what was still owed."""
+    plan = replace(PLAN, releases=("A",), tasks=("t",), runs_per_task=10)
+    first = [record((0, 0, run), Status.PASS) for run in range(6)]
+    assert owed(account_of(first, plan), 3) == [Stretch(6, 10, 1)]
+    rest = [record((0, 0, run), Status.FAIL) for run in range(6, 10)]
+    account = account_of([*first, *rest], plan)
+    assert owed(account, 3) == []
+    assert account.attempts.tolist() == [1] * 10
+
+
 # Digests, tables
 
 
