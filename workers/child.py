@@ -8,6 +8,7 @@ It leads a process group of its own, which ends with it: nothing that an agent s
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import pickle
@@ -42,6 +43,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order: WorkOrder = pickle.loads(read_exactly(control, LENGTH.unpack(read_exactly(control, LENGTH.size))[0]))
     preload(order)
+    gc.freeze()  # what children share with this process is left alone, and so stays shared
     wake_fd, woken_fd = os.pipe()  # readable when a child has ended
     os.set_blocking(woken_fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -53,7 +55,7 @@ def main() -> None:
             os.read(wake_fd, 1)
             child = _reap(child, control)
             continue
-        message, fds, _, _ = socket.recv_fds(control, 1, 2)
+        message, fds = _receive(control)
         if child and message in (KILL, b""):
             _end_group(child)
         if not message:  # the supervisor is gone
@@ -71,12 +73,22 @@ def main() -> None:
                 os.close(fd)
 
 
+def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a message and what came with it; nothing once the supervisor is gone."""
+    try:
+        message, fds, _, _ = socket.recv_fds(control, 1, 2)
+    except ConnectionResetError:
+        return b"", []
+    return message, fds
+
+
 def _reap(child: int, control: socket.socket) -> int:
     """Report the child's end, if it has ended; return the child that still runs, or 0."""
     if not child or os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return child
     _end_group(child)  # while its number is still taken
-    control.sendall(EXIT.pack(os.waitpid(child, 0)[1]))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the next look finds out that nobody listens
+        control.sendall(EXIT.pack(os.waitpid(child, 0)[1]))
     return 0
 
 

@@ -18,6 +18,7 @@ from passhat.workers.agent import Agent, TaskView
 from passhat.workers.contract import Task, task_digest
 from passhat.workers.environment import Environment
 from passhat.workers.episode import Episode, run_episode
+from passhat.workers.flaws import propensity
 from passhat.workers.order import AgentSpec, Cell, Shard, WorkOrder
 from passhat.workers.records import Level, RunRecord, Status, pack_record, seal
 from passhat.workers.scripted import scripted_agent
@@ -27,6 +28,7 @@ from passhat.workers.traces import TraceFile, compose
 T = TypeVar("T")
 
 DESK = "desk"  # the built-in environment
+SCRIPTED = "scripted"  # the built-in agent
 
 _clock = time.perf_counter
 
@@ -77,6 +79,8 @@ def preload(order: WorkOrder) -> None:
     """Do the part of the set-up that is safe before a fork, so that a new child starts in a millisecond."""
     if order.environment == DESK:
         _desk_tools()
+    if any(spec.target == SCRIPTED and spec.flaws for spec in order.releases):
+        propensity(0.5, 0.5, 0.5)  # the first one imports what computes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,7 @@ class Host:
 
 def _agent_source(spec: AgentSpec) -> Callable[[_Prepared, int], Agent]:
     """Return what gives the agent of a run: the user's callable, or a script with this run's flaws."""
-    if spec.target == "scripted":
+    if spec.target == SCRIPTED:
         return lambda now, agent_seed: scripted_agent(now.task, spec.flaws, now.digest, agent_seed)
     agent: Agent = load_object(spec.target)
     return lambda now, agent_seed: agent

@@ -28,6 +28,7 @@ _GRACE_S = 0.5  # a run ends itself at its limit if it can
 _SETUP_S = 120.0
 _PIPE_BYTES = 1 << 20
 _STDERR = 2
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}  # sets have one order in every child
 _NO_ZYGOTE = "the process that children are forked from is gone"
 
 
@@ -88,8 +89,15 @@ class Supervisor:
         """Take in what has arrived; say how it ended once the shard is done or the child is gone."""
         select.select([self._control.fileno(), running.shards.fileno()], [], [], min(_TICK_S, batch.flush_s))
         gone = self._exit_status()  # before the last look into the pipe, so that nothing sent is missed
-        if self._take(running, batch):
+        try:
+            is_done = self._take(running, batch)
+        except WorkerError:
+            self._see_off(gone)
+            raise
+        if is_done:
             running.silence_bell()
+            if gone is not None:
+                self._drop_child()
             return _Ended()
         if gone is not None:
             self._drop_child()
@@ -146,7 +154,7 @@ class Supervisor:
             pass_fds=(theirs.fileno(), plane_fd),
             stdin=subprocess.DEVNULL,
             stdout=_STDERR,
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"},  # sets have one order everywhere
+            env={"OMP_NUM_THREADS": "1", **os.environ, **_ENVIRONMENT},  # one thread, for it is forked
         )
         theirs.close()
         order = pickle.dumps(self._order)
@@ -179,8 +187,10 @@ class Supervisor:
                 if tag == wire.READY:
                     running.is_ready = True
                     return
+                self._see_off(gone)
                 raise WorkerError(data.decode(errors="replace"))
             if gone is not None:
+                self._drop_child()
                 raise WorkerError(f"the worker's child {gone} while it was being set up")
         raise WorkerError(f"the worker's child was not ready within {limit_s:g} s")
 
@@ -197,6 +207,12 @@ class Supervisor:
         status = wire.EXIT.unpack(data)[0]
         code = os.waitstatus_to_exitcode(status)
         return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+    def _see_off(self, gone: str | None) -> None:
+        """Let go of a child that has sent an error: its last word before it ends."""
+        if gone is None:
+            self._wait_for_exit()
+        self._drop_child()
 
     def _drop_child(self) -> None:
         if self._child is not None:
