@@ -88,6 +88,19 @@ def dirichlet(
     width, is nested in confidence, and neither end falls when a task's value rises. No random numbers are drawn: the
     tail probabilities are computed, to about 1e-12 of their value, for any number of tasks.
     """
+    values, weights = checked_sample(values, multiplicities, lower_limit, upper_limit)
+    tail = tail_level(confidence)
+    if not weights.any():
+        return None
+    lower = _dirichlet_quantile(*_atoms(values, weights, lower_limit), tail)
+    upper = -_dirichlet_quantile(*_atoms(-values, weights, -upper_limit), tail)
+    return Interval(lower, upper, "task-dirichlet", confidence)
+
+
+def checked_sample(
+    values: npt.ArrayLike, multiplicities: npt.ArrayLike, lower_limit: float, upper_limit: float
+) -> tuple[FloatArray, FloatArray]:
+    """Values and how many tasks have each, as arrays; ValueError for one outside the limits or for parts of a task."""
     values = np.asarray(values, dtype=np.float64)
     weights = np.asarray(multiplicities, dtype=np.float64)
     if values.shape != weights.shape or values.ndim != 1:
@@ -98,12 +111,7 @@ def dirichlet(
     uncounted = weights[~((weights >= 0) & (weights == np.floor(weights)) & (weights < np.inf))]
     if uncounted.size:
         raise ValueError(f"a multiplicity is a whole number of tasks, found {uncounted[0]}")
-    tail = tail_level(confidence)
-    if not weights.any():
-        return None
-    lower = _dirichlet_quantile(*_atoms(values, weights, lower_limit), tail)
-    upper = -_dirichlet_quantile(*_atoms(-values, weights, -upper_limit), tail)
-    return Interval(lower, upper, "task-dirichlet", confidence)
+    return values, weights
 
 
 def _atoms(values: FloatArray, weights: FloatArray, extra: float) -> tuple[FloatArray, FloatArray]:

@@ -1,5 +1,6 @@
 """The bootstrap over tasks against full enumeration, exact integer distributions and the binomial law."""
 
+import doctest
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise, product
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from passhat.stats import bootstrap as module
 from passhat.stats.bootstrap import Bootstrap, bootstrap_mean, bootstrap_pass_hat
 from passhat.stats.table import histogram
 
@@ -33,6 +35,11 @@ def enumerate_means(values):
 
 def ends(bootstrap):
     return bootstrap.interval.lower, bootstrap.median, bootstrap.interval.upper
+
+
+def test_the_examples_in_the_docstrings_hold():
+    result = doctest.testmod(module)
+    assert (result.failed, result.attempted) == (0, 5)
 
 
 def test_the_suite_of_a_hundred_tasks_has_the_exact_percentiles_of_pass_3():
@@ -164,3 +171,72 @@ def test_what_is_not_a_sample_is_refused():
         bootstrap_mean([0, 1], 1, [1, -1])
     with pytest.raises(ValueError, match="confidence is between 0 and 1"):
         bootstrap_mean([0, 1], 1, [1, 1], 95)
+
+
+@pytest.mark.parametrize(
+    ("passes", "k", "confidence"),
+    [
+        ([6, 5, 2, 0], 1, 0.95),
+        ([6, 6, 6, 1], 2, 0.8),
+        ([5, 4, 1], 1, 0.5),
+        ([0, 0, 0, 0, 6], 3, 0.9),
+        ([3, 6], 2, 0.95),
+    ],
+)
+def test_the_corrected_and_the_expanded_interval_of_a_small_suite_are_those_of_all_its_resamples(passes, k, confidence):
+    values = [Fraction(comb(c, k), comb(6, k)) for c in passes]
+    means, estimate, tasks = enumerate_means(values), sum(values) / len(values), len(values)
+    below = sum(chance for mean, chance in means.items() if mean < estimate)
+    z0 = stats.norm.ppf(float(below + means.get(estimate, 0) / 2))
+    without_one = np.array([float((sum(values) - value) / (tasks - 1)) for value in values])
+    deviations = without_one.mean() - without_one
+    acceleration = (deviations**3).sum() / (6 * (deviations**2).sum() ** 1.5)
+    z = stats.norm.ppf((1 - confidence) / 2)
+    levels = [stats.norm.cdf(z0 + shifted / (1 - acceleration * shifted)) for shifted in (z0 + z, z0 - z)]
+
+    result = bootstrap_pass_hat(histogram([6] * tasks, passes), k, confidence)
+    assert (result.z0, result.acceleration) == pytest.approx((z0, acceleration), abs=1e-12)
+    assert (result.bca.lower, result.bca.upper) == tuple(float(quantile(means, Fraction(level))) for level in levels)
+    tail = stats.norm.cdf(sqrt(tasks / (tasks - 1)) * stats.t.ppf((1 - confidence) / 2, tasks - 1))
+    expected = tuple(float(quantile(means, Fraction(level))) for level in (tail, 1 - tail))
+    assert (result.expanded.lower, result.expanded.upper) == expected
+    assert (result.bca.method, result.expanded.method) == ("bootstrap-exact-bca", "bootstrap-exact-expanded")
+    assert result.estimand == "tasks like these"
+
+
+def test_the_corrected_interval_is_where_scipy_draws_it():
+    passes = np.random.default_rng(2).binomial(8, np.random.default_rng(3).beta(4, 1, 80))
+    result = bootstrap_pass_hat(histogram([8] * 80, passes), 1)
+    drawn = stats.bootstrap((passes / 8,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(4))
+    # four times the noise of a drawn 2.5 % point, and as much again for that of the drawn z0
+    noise = 8 * sqrt(0.025 * 0.975 / 20_000) / stats.norm.pdf(1.96) * result.sd
+    assert result.bca.lower == pytest.approx(drawn.confidence_interval.low, abs=noise)
+    assert result.bca.upper == pytest.approx(drawn.confidence_interval.high, abs=noise)
+
+
+def test_the_corrected_interval_on_a_grid_is_near_the_one_on_the_lattice():
+    passes = np.random.default_rng(3).binomial(8, np.random.default_rng(4).beta(4, 1, 60))
+    exact = bootstrap_pass_hat(histogram([8] * 60, passes), 4)
+    # one more task, with its share of 1e-6 of a step, makes the lattice too fine for its window
+    atoms = [comb(c, 4) * 10**6 + (i == 0) for i, c in enumerate(passes.tolist())]
+    grid = bootstrap_mean(atoms, comb(8, 4) * 10**6, [1] * 60)
+    assert grid.bca.method == "bootstrap-grid-bca"
+    assert (grid.z0, grid.acceleration) == pytest.approx((exact.z0, exact.acceleration), abs=5e-3)
+    for end in ("lower", "upper"):
+        for name in ("interval", "expanded", "bca"):
+            found, expected = (getattr(getattr(result, name), end) for result in (grid, exact))
+            assert found == pytest.approx(expected, abs=0.02 * exact.sd)
+
+
+@given(st.lists(st.integers(0, 8), min_size=2, max_size=40).filter(lambda passes: len(set(passes)) > 1))
+def test_the_expanded_interval_holds_the_plain_one_and_the_corrected_one_turns_with_the_outcomes(passes):
+    result = bootstrap_pass_hat(histogram([8] * len(passes), passes), 1)
+    assert result.expanded.lower <= result.interval.lower <= result.interval.upper <= result.expanded.upper
+    turned = bootstrap_pass_hat(histogram([8] * len(passes), [8 - c for c in passes]), 1)
+    assert (turned.z0, turned.acceleration) == pytest.approx((-result.z0, -result.acceleration), abs=1e-9)
+
+
+def test_a_correction_that_would_leave_the_levels_is_not_given():
+    lopsided = bootstrap_mean([0, 1], 1, [400, 1], 1 - 1e-9)
+    assert lopsided.acceleration > 0.16
+    assert (lopsided.bca, lopsided.interval is None, lopsided.expanded is None) == (None, False, False)
