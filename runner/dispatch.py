@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from passhat.runner.errors import Incomplete, UsageError
+from passhat.runner.errors import Incomplete, Interrupted, UsageError
 from passhat.runner.schedule import ShardEnded, SlotLost, SlotReady
 from passhat.workers.frames import Batch
 from passhat.workers.host import Host, WorkerError
@@ -163,7 +163,10 @@ class RaySession:
 
     def wait(self) -> int:
         """Return the number of slots once Ray is up; raise Incomplete when it does not come up."""
-        self._started.wait()
+        try:
+            self._started.wait()
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted while Ray was starting") from None
         if self._error is not None:
             raise Incomplete(f"Ray ({self.address}) did not start: {self._error}") from None
         if self._slots is not None:

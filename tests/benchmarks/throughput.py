@@ -1,9 +1,10 @@
 """How much of two processors passhat leaves to the episodes: `python tests/benchmarks/throughput.py [--quick]`.
 
-Three kinds of episodes (50 µs, 1 ms, the desk with its traces), each four ways in turn: passhat on Ray with two
-workers; two plain loops in two processes over the very same episodes and records (the ceiling: no runner at all); two
-plain loops of the bare work and one packed record (for the small episodes); and multiprocessing.Pool with the best of
-several chunk sizes. Rates are medians over rounds; trust the ratios of one sitting, not the rates.
+Three kinds of episodes (50 µs, 1 ms, the desk with its traces), each in turn: two plain loops in two processes over
+the very same episodes and records, written to two files (the ceiling: no runner at all); two plain loops of the bare
+work and one packed record; passhat on Ray with two workers that are up; multiprocessing.Pool with the best of several
+chunk sizes. A round's ratio compares what was measured side by side; shown are medians over rounds. Trust the ratios
+of one sitting, not the rates.
 """
 
 import argparse
@@ -24,6 +25,8 @@ CHUNKS = (1, 8, 32, 128, 512)
 KINDS = {"50 us": (50e-6, 60_000), "1 ms": (1e-3, 4_000), "desk": (None, 12_000)}
 RUNS_PER_TASK = 8
 WARM_UP = 64
+SETTLE_S = 2.0  # Ray starts new processes in place of the workers that were closed
+CEILING = "two plain loops, same episodes"
 
 
 def work_order(kind: str, runs: int, trace_dir: str | None) -> Any:
@@ -145,55 +148,96 @@ def apart(what: str, kind: str, runs: int, *more: int) -> float:
 
 
 def on_ray(kind: str, runs: int) -> dict[str, float]:
-    """A whole campaign on a Ray that is up; rates between the first frame and the last."""
+    """A whole campaign on workers that are up: from the first shard to the last record in the log."""
     from passhat.runner.campaign import Execution, Owed
-    from passhat.runner.dispatch import Data, RayBackend
-    from passhat.runner.plan import Plan
     from passhat.runner.progress import Progress, Tally
     from passhat.runner.schedule import Stretch
     from passhat.runner.store import create, writing
-    from passhat.workers.frames import unpack_frame
 
     folder = Path(tempfile.mkdtemp()) / "c"
+    campaign = create(folder, plan_of(runs), {})
+    backend = warm_backend(work_order(kind, runs, str(folder / "traces")))
+    with open(os.devnull, "w") as silent, writing(campaign) as (writer, _):
+        begun, cpu = time.perf_counter(), time.process_time()
+        Execution(
+            campaign, writer, backend, Progress([Tally("r", runs)], "", silent),
+            owed=Owed([Stretch(0, runs, 1)], first_shard=10), max_attempts=1,
+        ).run()  # fmt: skip
+        ended, driver = time.perf_counter(), time.process_time() - cpu
+    backend.close()
+    return {
+        "rate": runs / (ended - begun),
+        "driver_us": driver / runs * 1e6,
+        "first_ms": (backend.first_frame_at - begun) * 1e3,
+        "bytes": campaign.log_path.stat().st_size / runs,
+    }
+
+
+def warm_backend(order: Any) -> Any:
+    """Return a backend whose workers have carried out a shard each and are given out as they are."""
+    from passhat.runner.dispatch import Data, RayBackend
+    from passhat.runner.schedule import ShardEnded, SlotReady
+    from passhat.workers.order import Shard
+
+    class Warm(RayBackend):
+        def __init__(self) -> None:
+            super().__init__(order, slots=2)
+            self.up: list[Any] = []
+            self.first_frame_at = 0.0
+
+        def start(self, slot: int) -> None:
+            if slot in self._actors:
+                self.up.append(SlotReady(slot))
+            else:
+                super().start(slot)
+
+        def arrivals(self, timeout_s: float) -> list[Any]:
+            up, self.up = self.up, []
+            arrived = up or super().arrivals(timeout_s)
+            if not self.first_frame_at and any(isinstance(arrival, Data) for arrival in arrived):
+                self.first_frame_at = time.perf_counter()
+            return arrived
+
+    backend = Warm()
+    for slot in range(2):
+        backend.start(slot)
+    ended = 0
+    while ended < 2:
+        for arrival in backend.arrivals(1.0):
+            if isinstance(arrival, SlotReady):
+                backend.assign(arrival.slot, Shard(arrival.slot, 0, WARM_UP, 1, 60.0))
+            ended += isinstance(arrival, ShardEnded)
+    backend.first_frame_at = 0.0
+    return backend
+
+
+def plan_of(runs: int) -> Any:
+    from passhat.runner.plan import Plan
+
     tasks = runs // RUNS_PER_TASK
-    plan = Plan(
+    return Plan(
         releases=("r",), tasks=tuple(f"t{i}" for i in range(tasks)), cohorts=("all",), cohort=[0] * tasks,
         task_digests=(), runs_per_task=RUNS_PER_TASK, seed=1, stream="release",
     )  # fmt: skip
-    campaign = create(folder, plan, {})
-    frames: list[tuple[float, int]] = []
 
-    class Timed(RayBackend):
-        def arrivals(self, timeout_s: float) -> list[Any]:
-            arrived = super().arrivals(timeout_s)
-            now = time.perf_counter()
-            frames.extend((now, unpack_frame(a.frame).header.runs) for a in arrived if isinstance(a, Data))
-            return arrived
 
-    backend = Timed(work_order(kind, runs, str(folder / "traces")), 2)
-    with open(os.devnull, "w") as silent, writing(campaign) as (writer, _):
-        begun, cpu = time.perf_counter(), time.process_time()
-        execution = Execution(
-            campaign, writer, backend, Progress([Tally("r", runs)], "", silent),
-            owed=Owed([Stretch(0, runs, 1)], 0), max_attempts=1,
-        )  # fmt: skip
-        execution.run()
-        ended, driver = time.perf_counter(), time.process_time() - cpu
-    backend.close()
-    after_first = sum(count for _, count in frames[1:])
-    return {
-        "rate": after_first / (frames[-1][0] - frames[0][0]),
-        "whole": runs / (ended - begun),
-        "driver_us": driver / runs * 1e6,
-        "first_ms": (frames[0][0] - begun) * 1e3,
-        "bytes": campaign.log_path.stat().st_size / runs,
-    }
+def whole_command(runs: int) -> dict[str, float]:
+    """`passhat run` as a user calls it, its own Ray and the summary included."""
+    folder = Path(tempfile.mkdtemp()) / "c"
+    tasks = str(runs // RUNS_PER_TASK)
+    command = ["run", "desk", "-r", "incumbent", "--tasks", tasks, "--runs", str(RUNS_PER_TASK), "--workers", "2"]
+    started = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "passhat.runner.cli", *command, "--out", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "rate": runs / seconds}
 
 
 def log_speeds(runs: int = 200_000) -> dict[str, float]:
     """Records a second packed, written and loaded."""
     from passhat.runner.columns import from_payloads
-    from passhat.runner.plan import Plan
     from passhat.runner.store import create, read_log, writing
     from passhat.runner.tables import reconcile, release_table
     from passhat.workers.frames import Batch
@@ -208,11 +252,7 @@ def log_speeds(runs: int = 200_000) -> dict[str, float]:
     started = time.perf_counter()
     packed = [pack_record(record) for record in records]
     speeds["packed"] = runs / (time.perf_counter() - started)
-    tasks = runs // RUNS_PER_TASK
-    plan = Plan(
-        releases=("r",), tasks=tuple(f"t{i}" for i in range(tasks)), cohorts=("all",), cohort=[0] * tasks,
-        task_digests=(), runs_per_task=RUNS_PER_TASK, seed=1, stream="release",
-    )  # fmt: skip
+    plan = plan_of(runs)
     campaign = create(Path(tempfile.mkdtemp()) / "c", plan, {})
     started = time.perf_counter()
     with writing(campaign) as (writer, _):
@@ -249,30 +289,33 @@ def _time(work: Callable[[], object]) -> float:
 
 def measure(kind: str, rounds: int, scale: float) -> None:
     seconds, runs = KINDS[kind]
-    runs = max(RUNS_PER_TASK * 50, int(runs * scale) // (2 * RUNS_PER_TASK) * 2 * RUNS_PER_TASK)
+    step = 8 * RUNS_PER_TASK  # whole tasks for each half of a quarter
+    runs = max(step * 6, int(runs * scale) // step * step)
     os.environ["SPIN_ITERATIONS"] = str(calibrate(seconds) if seconds else 0)
-    rows: dict[str, list[float]] = {}
+    chunk = max((apart("pool", kind, runs // 4, chunk), chunk) for chunk in CHUNKS)[1]
+    pool_name = f"multiprocessing.Pool, chunks of {chunk}"
+    rates: dict[str, list[float]] = {}
     details: dict[str, list[float]] = {}
-    session = start_ray()  # workers take the iterations over from the environment
+    session = start_ray()  # its workers take the iterations over from the environment
     for _ in range(rounds):
-        rows.setdefault("two plain loops, same episodes", []).append(apart("plain_loops", kind, runs))
-        if seconds:
-            rows.setdefault("two plain loops, bare work", []).append(apart("bare_loops", kind, runs))
+        rates.setdefault(CEILING, []).append(apart("plain_loops", kind, runs))
         found = on_ray(kind, runs)
-        rows.setdefault("passhat on Ray", []).append(found.pop("rate"))
+        time.sleep(SETTLE_S)
+        rates.setdefault("passhat on Ray, two workers", []).append(found.pop("rate"))
+        rates.setdefault(pool_name, []).append(apart("pool", kind, runs, chunk))
+        if seconds:
+            rates.setdefault("two plain loops, bare work", []).append(apart("bare_loops", kind, runs))
         for name, value in found.items():
             details.setdefault(name, []).append(value)
-        best = max((apart("pool", kind, runs, chunk), chunk) for chunk in CHUNKS)
-        rows.setdefault("multiprocessing.Pool, best chunk", []).append(best[0])
     session.close()
-    ceiling = statistics.median(rows["two plain loops, same episodes"])
     print(f"\n{kind}: {runs} runs, medians of {rounds} rounds")
-    for name, rates in rows.items():
-        print(f"  {name:<36}{statistics.median(rates):>10,.0f} runs/s   {statistics.median(rates) / ceiling:>6.3f}")
+    for name, measured in rates.items():
+        ratios = [rate / ceiling for rate, ceiling in zip(measured, rates[CEILING], strict=True)]
+        spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"  {name:<36}{statistics.median(measured):>10,.0f} runs/s{statistics.median(ratios):>8.3f} {spread}")
     middle = {name: statistics.median(values) for name, values in details.items()}
-    print(f"  {'with the start of its workers':<36}{middle['whole']:>10,.0f} runs/s")
-    print(f"  driver {middle['driver_us']:.0f} us of CPU a run, {middle['bytes']:.0f} bytes a run")
-    print(f"  first record {middle['first_ms']:.0f} ms after the workers were asked for")
+    print(f"  driver {middle['driver_us']:.0f} us of CPU a run, {middle['bytes']:.0f} bytes a run in the log")
+    print(f"  first record {middle['first_ms']:.0f} ms after the first shard was cut")
 
 
 def start_ray() -> Any:
@@ -295,7 +338,9 @@ def main() -> None:
         return
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's own spelling; as the processes it is compared with
     for kind in KINDS:
-        measure(kind, 1 if arguments.quick else 3, 0.1 if arguments.quick else 1.0)
+        measure(kind, 1 if arguments.quick else 5, 0.1 if arguments.quick else 1.0)
+    whole = whole_command(KINDS["desk"][1])
+    print(f"\npasshat run desk, {KINDS['desk'][1]} runs: {whole['seconds']:.1f} s in all, {whole['rate']:,.0f} runs/s")
     print("\nlog, one process")
     for name, rate in log_speeds(20_000 if arguments.quick else 200_000).items():
         print(f"  {name:<36}{rate:>12,.0f} records/s")
