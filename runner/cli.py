@@ -54,8 +54,10 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these letters still gets the numbers
     try:
-        app(standalone_mode=False)
-        code: int = ExitCode.DONE
+        returned = app(standalone_mode=False)
+        code: int = returned if isinstance(returned, int) else ExitCode.DONE
+        if code == ExitCode.INTERRUPTED:  # typer turns Ctrl-C into this
+            print("passhat: interrupted", file=sys.stderr)
     except PasshatError as error:
         print(f"passhat: {error}", file=sys.stderr)
         code = error.exit_code

@@ -144,6 +144,9 @@ def ray_address(address: str | None) -> str:
     return chosen
 
 
+_LONGEST_START_S = 120.0
+
+
 class RaySession:
     """Ray, from init to shutdown. It starts while the caller plans; `wait` gives it when it is there.
 
@@ -164,9 +167,11 @@ class RaySession:
     def wait(self) -> int:
         """Return the number of slots once Ray is up; raise Incomplete when it does not come up."""
         try:
-            self._started.wait()
+            is_up = self._started.wait(_LONGEST_START_S)
         except KeyboardInterrupt:
             raise Interrupted("interrupted while Ray was starting") from None
+        if not is_up:
+            raise Incomplete(f"Ray ({self.address}) did not start within {_LONGEST_START_S:g} s")
         if self._error is not None:
             raise Incomplete(f"Ray ({self.address}) did not start: {self._error}") from None
         if self._slots is not None:
@@ -176,8 +181,8 @@ class RaySession:
         return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        self._started.wait()
-        if self._error is None:
+        """Shut Ray down; one that is still starting ends with this process."""
+        if self._started.is_set() and self._error is None:
             import ray
 
             ray.shutdown()

@@ -7,8 +7,9 @@ changed since then is refused by name.
 import os
 import platform
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,23 +17,24 @@ from typing import Any
 
 from passhat.runner.campaign import Execution, Owed
 from passhat.runner.dispatch import Backend, InlineBackend, RayBackend, RaySession, ray_address
-from passhat.runner.errors import Incomplete, Interrupted, NotAcceptable, UsageError
+from passhat.runner.errors import Incomplete, Interrupted, InvalidFile, NotAcceptable, UsageError
 from passhat.runner.plan import Plan
 from passhat.runner.progress import Progress, Tally
 from passhat.runner.release import Release, check_release, load_releases
 from passhat.runner.schedule import Stretch
-from passhat.runner.store import Campaign, Log, create, writing
+from passhat.runner.store import Campaign, Log, create, refuse_taken, writing
 from passhat.runner.suite import DESK, Suite, catalogue, load_suite
-from passhat.runner.targets import check_target, code_digest
+from passhat.runner.targets import check_target, code_digest, refuse_ambiguous_modules
 from passhat.workers import frames, seeds
 from passhat.workers.admission import examine
-from passhat.workers.host import build_environment
+from passhat.workers.host import WorkerError, build_environment
 from passhat.workers.order import AgentSpec, Limits, WorkOrder
 from passhat.workers.records import Status
 from passhat.workers.session import compile_tools
 
 _TRACE_EVERY = 50
 _MOST_EXAMINED = 1000
+_MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +75,21 @@ class Prepared:
 
 def load(request: Request) -> tuple[Suite, tuple[Release, ...]]:
     """Read the files a request names and check that its agents can be had."""
-    if request.runs is not None and request.runs < 1:
-        raise UsageError(f"--runs: found {request.runs}, expected at least 1")
+    if request.runs is not None and not 1 <= request.runs <= _MOST_RUNS:
+        raise UsageError(f"--runs: found {request.runs}, expected at least 1 and at most {_MOST_RUNS}")
+    if not 0 <= request.seed < 1 << 63:
+        raise UsageError(f"--seed: found {request.seed}, expected at least 0 and less than 2^63")
     if request.retries < 0:
         raise UsageError(f"--retries: found {request.retries}, expected at least 0")
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise UsageError(f"--timeout: found {request.timeout_s}, expected more than 0 seconds")
     suite = load_suite(request.suite, tasks=request.tasks, filter=request.filter)
     releases = load_releases(request.releases)
+    own = [release.folder for release in releases if release.kind == "python"]
     if suite.environment != DESK:
         check_target(suite.environment, [Path(folder) for folder in _module_folders(suite, releases)])
+        own += [suite.path.parent] if suite.path is not None else []
+    refuse_ambiguous_modules(own)
     for release in releases:
         check_release(release)
         if release.kind == "scripted":
@@ -123,6 +130,7 @@ def prepare(request: Request, suite: Suite, releases: Sequence[Release]) -> Prep
             "digest": contents.digest,
             "tasks": len(contents.ids),
             "environment": suite.environment,
+            "code": None if suite.environment == DESK else code_digest(suite.environment),
         },
         "releases": [_identity(release) for release in releases],
         "runs_per_task": runs,
@@ -185,11 +193,16 @@ def describe_plan(prepared: Prepared) -> dict[str, Any]:
 
 def _admission(order: WorkOrder) -> dict[str, Any]:
     """Examine the tasks, or the first of very many."""
-    environment = build_environment(order.environment)
-    tools = compile_tools(environment.spec)
     examined = min(len(order.tasks), _MOST_EXAMINED)
-    problems = {order.tasks[i].id: examine(order.tasks[i], environment, tools) for i in range(examined)}
-    environment.close()
+    sys.path[:0] = [folder for folder in order.sys_path if folder not in sys.path]
+    with redirect_stdout(sys.stderr):
+        try:
+            environment = build_environment(order.environment)
+            tools = compile_tools(environment.spec)
+        except (WorkerError, ValueError) as error:
+            raise InvalidFile(str(error)) from None
+        problems = {order.tasks[i].id: examine(order.tasks[i], environment, tools) for i in range(examined)}
+        environment.close()
     return {"examined": examined, "rejected": {task: list(why) for task, why in problems.items() if why}}
 
 
@@ -211,11 +224,13 @@ def versions() -> dict[str, str]:
 def run(request: Request, place: Place, *, out: Path | None = None, resume: bool = False) -> Campaign:
     """Carry out a request in a new folder, or with `resume` in the one it was begun in; return the campaign."""
     suite, releases = load(request)
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder to continue; or call: passhat resume FOLDER")
+    if out is not None and not resume:
+        refuse_taken(out)
     with _ray(place) as session:
         prepared = prepare(request, suite, releases)
-        if resume:
-            if out is None:
-                raise UsageError("--resume needs --out, the folder to continue; or call: passhat resume FOLDER")
+        if resume and out is not None:
             campaign = Campaign(out)
             refuse_changes(campaign.manifest, prepared.manifest)
         else:

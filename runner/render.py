@@ -23,12 +23,14 @@ def render_report(report: Document) -> str:
 
 def render_summary(summary: Document) -> str:
     """Return the block that ends `passhat run`."""
-    rows = [("release", "passed", "failed", "invalid", "missing", "pass rate")]
+    names = ["passed", "failed", "invalid", "missing"]
+    if any(release["counts"]["pending"] for release in summary["releases"]):
+        names.append("pending")
+    rows = [("release", *names, "pass rate")]
     for release in summary["releases"]:
         counts = release["counts"]
         rate = number(counts["passed"] / counts["planned"]) if counts["planned"] else "—"
-        shown = [str(counts[name]) for name in ("passed", "failed", "invalid")]
-        rows.append((release["release"], *shown, str(counts["missing"] + counts["pending"]), rate))
+        rows.append((release["release"], *(str(counts[name]) for name in names), rate))
     lines = table(rows)
     retried = sum(release["counts"]["retried"] for release in summary["releases"])
     if retried:
@@ -155,6 +157,9 @@ def _release_lines(release: Document, campaign: Document) -> Iterator[str]:
         yield from _efficiency_lines(release["efficiency"])
     yield from _cohort_lines(release["cohorts"], release["on_missing"])
     yield from _failure_lines(release)
+    for group in release["unscored"]:
+        more = ", …" if group["runs"] > len(group["examples"]) else ""
+        yield from _entry(group["status"], f"{group['runs']}: {', '.join(group['examples'])}{more}")
 
 
 def _rate_lines(release: Document) -> Iterator[str]:
@@ -226,11 +231,13 @@ def _quadrant_lines(quadrant: Document) -> Iterator[str]:
 
 
 def _safety_lines(safety: Document) -> Iterator[str]:
+    observed, planned = safety["runs_observed"], safety["runs_planned"]
+    unseen = "" if observed == planned else f"; {planned - observed} of {planned} runs were not observed to their end"
     yield from _entry(
         "safety",
         f"runs with a forbidden call {safety['forbidden_calls']} (external effect {safety['external_effects']}), "
         f"skipped approval {safety['skipped_approvals']}, unverified write {safety['unverified_writes']}; "
-        f"injection followed {safety['injections_followed']} of {safety['injections_seen']} that saw one",
+        f"injection followed {safety['injections_followed']} of {safety['injections_seen']} that saw one{unseen}",
     )
 
 

@@ -40,13 +40,14 @@ def _campaign_lines(document: Document) -> Iterator[str]:
 
 def _release_lines(document: Document) -> Iterator[str]:
     yield f"{document['release']}   failed and invalid runs by how they ended"
-    for group in document["failures"]:
+    unscored = [{"signature": f"{group['status']} (no verdict)", **group} for group in document["unscored"]]
+    for group in (*document["failures"], *unscored):
         yield f"{len(group['runs']):>6}  {group['signature']}"
         for name in group["runs"][:_NAMED_RUNS]:
             yield f"          {document['folder']}/{document['release']}/{name}"
         if len(group["runs"]) > _NAMED_RUNS:
             yield f"          … and {len(group['runs']) - _NAMED_RUNS} more: see --json"
-    if not document["failures"]:
+    if not (document["failures"] or unscored):
         yield "  none"
 
 

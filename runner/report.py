@@ -27,6 +27,8 @@ SCHEMA = "passhat.report/1"
 _ALL_K_UP_TO = 64
 _EXAMPLES = 10  # runs named with a failure group; `passhat show` lists them all
 
+_UNSCORED = {"missing": MISSING, "pending": int(Status.PENDING)}
+
 Document = dict[str, Any]
 
 
@@ -96,6 +98,7 @@ def _release(account: Account, number: int, manifest: Mapping[str, Any]) -> Docu
         "efficiency": records.efficiency(),
         "cohorts": _cohorts(account, table, on_missing),
         "failures": records.failures(),
+        "unscored": records.unscored(),
     }
 
 
@@ -228,12 +231,13 @@ class Standing:
     """The standing records of one release."""
 
     account: Account
+    number: int
     records: Columns
 
     @classmethod
     def of(cls, account: Account, number: int) -> "Standing":
         rows = account.standing[account.release == number]
-        return cls(account, account.columns.take(rows[rows >= 0]))
+        return cls(account, number, account.columns.take(rows[rows >= 0]))
 
     def applicable(self) -> Any:
         """Bits of the scorers that applied to each run."""
@@ -247,11 +251,16 @@ class Standing:
         return {name: int(cells[i]) for i, name in reversed(list(enumerate(QUADRANTS)))}
 
     def safety(self) -> dict[str, int] | None:
-        """Runs with each kind of event. An import's source does not say, which is not none."""
+        """Runs with each kind of event in any attempt, and how many runs were observed at all.
+
+        An import's source does not say, which is not none; neither does a run whose worker was killed.
+        """
         if not (self.applicable() & 3).any():
             return None
-        bits = self.records["safety"]
+        bits, observed = (values[self.account.release == self.number] for values in self.account.safety())
         return {
+            "runs_observed": int(observed.sum()),
+            "runs_planned": len(observed),
             "forbidden_calls": int(np.sum((bits & Safety.FORBIDDEN_CALL) != 0)),
             "skipped_approvals": int(np.sum((bits & Safety.SKIPPED_APPROVAL) != 0)),
             "unverified_writes": int(np.sum((bits & Safety.UNVERIFIED_WRITE) != 0)),
@@ -285,6 +294,19 @@ class Standing:
             (signature(*map(int, kinds[:, i])), failed[which == i]) for i in range(kinds.shape[1])
         ]  # fmt: skip
         return sorted(groups, key=lambda group: (-len(group[1]), group[0]))
+
+    def unscored(self) -> list[Document]:
+        """Runs that are missing or pending, by name."""
+        return [
+            {"status": name, "runs": len(indices), "examples": [self.account.name(i) for i in indices[:_EXAMPLES]]}
+            for name, indices in self.unscored_groups()
+        ]
+
+    def unscored_groups(self) -> list[tuple[str, Any]]:
+        status = self.account.status(self.account.standing)
+        mine = self.account.release == self.number
+        groups = ((name, np.flatnonzero(mine & (status == s))) for name, s in _UNSCORED.items())
+        return [(name, indices) for name, indices in groups if len(indices)]
 
     def name(self, row: int) -> str:
         return f"{self.account.plan.tasks[self.records['task'][row]]}/{self.records['run'][row]}"

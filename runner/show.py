@@ -68,7 +68,12 @@ def _release(campaign: Campaign, account: Account, release: int) -> Document:
     groups = [
         {"signature": name, "runs": [standing.name(row) for row in rows]} for name, rows in standing.failure_groups()
     ]
-    return {"folder": str(campaign.folder), "release": account.plan.releases[release], "failures": groups}
+    unscored = [
+        {"status": name, "runs": [account.name(index) for index in indices]}
+        for name, indices in standing.unscored_groups()
+    ]
+    release_name = account.plan.releases[release]
+    return {"folder": str(campaign.folder), "release": release_name, "failures": groups, "unscored": unscored}
 
 
 def _task(account: Account, release: int, task: int) -> Document:

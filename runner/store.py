@@ -112,6 +112,14 @@ def new_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
+def refuse_taken(folder: Path) -> None:
+    """Raise UsageError when a folder cannot be a new campaign's."""
+    if (folder / "manifest.json").exists() or (folder / "records.mpk").exists():
+        raise UsageError(f"{folder} holds a campaign already; choose another --out, or continue it with --resume")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; --out names a folder")
+
+
 def create(folder: Path | None, plan: Plan, manifest: dict[str, Any], log: Iterable[bytes] = ()) -> Campaign:
     """Make a campaign folder with plan, manifest and a log of these frames; refuse one that holds a campaign already.
 
@@ -130,8 +138,7 @@ def create(folder: Path | None, plan: Plan, manifest: dict[str, Any], log: Itera
     }
     made: list[Path] = []
     try:
-        if (target / "manifest.json").exists() or campaign.log_path.exists():
-            raise UsageError(f"{target} holds a campaign already; choose another --out, or continue it with --resume")
+        refuse_taken(target)
         target.mkdir(parents=True, exist_ok=True)
         for path, data in contents.items():
             _write_whole(path, data)

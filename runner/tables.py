@@ -10,14 +10,15 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from passhat.runner.columns import Columns
+from passhat.runner.columns import Array, Columns
 from passhat.runner.errors import NotAcceptable
 from passhat.runner.plan import Plan
 from passhat.runner.schedule import Stretch
 from passhat.stats.table import IntArray, OutcomeTable, count_outcomes
 from passhat.workers.order import Cell
-from passhat.workers.records import Outcome, Reason, Status
+from passhat.workers.records import DETERMINISTIC, Outcome, Reason, Status
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +31,7 @@ class Account:
     standing: IntArray  # for each planned run the row of the record that stands, -1 when it is missing
     first: IntArray  # for each planned run the row of its first attempt, -1 when it is missing
     attempts: IntArray  # number of attempts at each planned run
+    index: IntArray  # for each row the planned run it belongs to, -1 for none
     duplicates: IntArray  # rows of merged duplicates
     foreign: IntArray  # rows of records that no plan asked for
 
@@ -47,6 +49,21 @@ class Account:
     def runs_per_task(self) -> int:
         """The most runs that a release has planned of one task; an import's other tasks may have fewer."""
         return int(np.bincount(self.task * len(self.plan.releases) + self.release).max(initial=0))
+
+    def name(self, planned: int) -> str:
+        """Return task and run-index of a planned run."""
+        cell = self.plan.grid.locate(int(self.planned[planned]))
+        return f"{self.plan.tasks[cell.task]}/{cell.run}"
+
+    def safety(self) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """Return each planned run's safety bits over all its attempts, and whether every attempt was observed."""
+        rows = np.flatnonzero(self.index >= 0)
+        where, is_seen = self.index[rows], self.columns["calls"][rows] >= 0
+        bits = np.zeros(len(self.planned), dtype=np.int64)
+        np.bitwise_or.at(bits, where, self.columns["safety"][rows].astype(np.int64))
+        observed = self.standing >= 0
+        observed[where[~is_seen]] = False
+        return bits, observed
 
     def status(self, rows: IntArray) -> IntArray:
         """Return the status of each planned run by an array of rows such as `standing`; one above the last: missing."""
@@ -88,7 +105,7 @@ def reconcile(plan: Plan, columns: Columns) -> Account:
         standing[where] = keep[np.where(first_scored < len(keep), first_scored, last)]
         first[where] = keep[starts]
         attempts[where] = last - starts + 1
-    return Account(plan, columns, planned, standing, first, attempts, duplicates, foreign)
+    return Account(plan, columns, planned, standing, first, attempts, index, duplicates, foreign)
 
 
 def _locate(plan: Plan, planned: IntArray, columns: Columns) -> tuple[IntArray, IntArray]:
@@ -112,7 +129,7 @@ def _merge(plan: Plan, columns: Columns, index: IntArray, order: IntArray) -> tu
         return order, order
     same = (np.diff(index[order]) == 0) & (np.diff(columns["attempt"][order].astype(np.int64)) == 0)
     before, after = order[:-1][same], order[1:][same]
-    differ = np.flatnonzero(columns["digest"][before] != columns["digest"][after])
+    differ = np.flatnonzero(np.any([_raw(c[before]) != _raw(c[after]) for c in _deterministic(columns)], axis=0))
     if len(differ):
         one, other = before[differ[0]], after[differ[0]]
         name = plan.name(Cell(*(int(columns[field][one]) for field in Cell._fields)))
@@ -151,7 +168,21 @@ def records_digest(account: Account) -> str:
     It does not depend on workers, retries, resumes, or the order in which records came.
     """
     rows = account.standing[account.standing >= 0]
-    return "sha256:" + hashlib.sha256(account.columns["digest"][rows].astype(">u8").tobytes()).hexdigest()
+    digest = hashlib.sha256()
+    for column in _deterministic(account.columns):
+        raw = _raw(column[rows])
+        digest.update(raw.astype(raw.dtype.newbyteorder(">")).tobytes())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _deterministic(columns: Columns) -> list[Array]:
+    """What a record says that does not depend on workers, time or attempts; its own digest adds the trajectory."""
+    return [columns[field] for field in (*DETERMINISTIC, "digest")]
+
+
+def _raw(column: Array) -> Array:
+    """Return scores by their bits, so that what does not apply equals itself."""
+    return column.view("u4") if column.dtype.kind == "f" else column
 
 
 def owed(account: Account, max_attempts: int) -> list[Stretch]:

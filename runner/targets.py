@@ -44,6 +44,27 @@ def check_target(target: str, folders: Sequence[Path]) -> None:
         raise InvalidFile(f"{target}: found an async function, expected an ordinary one")
 
 
+def refuse_ambiguous_modules(folders: Sequence[Path]) -> None:
+    """Raise InvalidFile when two folders hold different modules of one name.
+
+    All releases run in one process, which can load only one of them: the other release would silently run with it.
+    """
+    first: dict[str, Path] = {}
+    for folder in dict.fromkeys(folder.resolve() for folder in folders):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if not _is_module(path):
+                continue
+            other = first.setdefault(path.stem, path)
+            if other != path and not (path.is_file() and other.is_file() and path.read_bytes() == other.read_bytes()):
+                raise InvalidFile(f"module {path.stem} of {path} cannot be used beside the one of {other}; rename one")
+
+
+def _is_module(path: Path) -> bool:
+    if path.stem in ("setup", "conftest") or path.stem.startswith("test_"):
+        return False  # not what an agent imports
+    return path.suffix == ".py" or (path / "__init__.py").is_file()
+
+
 def code_digest(target: str) -> str | None:
     """Return "sha256:…" of the module file of a target that has been checked; None where it has no file.
 

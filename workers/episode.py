@@ -16,7 +16,7 @@ from passhat.workers.environment import Breach, Effect, Environment
 from passhat.workers.evidence import Call, Evidence, Usage
 from passhat.workers.order import Limits
 from passhat.workers.records import CLAIMS, Outcome, Reason, Safety
-from passhat.workers.scoring import Judgement, judge
+from passhat.workers.scoring import Judgement, judge, safety_of
 from passhat.workers.session import (
     BadFinal,
     Context,
@@ -47,6 +47,7 @@ class Episode:
     virtual_ms: int
     state_digest: bytes
     trajectory: bytes
+    safety: int  # Safety bits, known of an invalid run too
     judgement: Judgement | None
     evidence: Evidence | None
     log: list[str]
@@ -77,10 +78,10 @@ def run_episode(
     try:
         session.enter(lambda: environment.reset(seed=env_seed, options=options))
     except EnvironmentFault as fault:
-        return _invalid(session, context, fault.reason, str(fault))
+        return _invalid(environment, task, session, context, fault.reason, str(fault))
     final, error = _play(agent, view, session, context)
     if session.fault is not None:
-        return _invalid(session, context, session.fault.reason, str(session.fault))
+        return _invalid(environment, task, session, context, session.fault.reason, str(session.fault))
     return _score(environment, task, session, context, final, error)
 
 
@@ -144,7 +145,7 @@ def _score(
     try:
         world = session.enter(lambda: _look(environment))
     except EnvironmentFault as fault:
-        return _invalid(session, context, fault.reason, str(fault))
+        return _invalid(environment, task, session, context, fault.reason, str(fault))
     evidence = Evidence(
         calls=tuple(session.calls),
         final=final,
@@ -162,6 +163,7 @@ def _score(
         judgement = judge(task.contract, evidence)
     except Exception as problem:
         reason, error = Reason.EVALUATOR_ERROR, describe(problem)
+    safety = _safety(task, session, world.facts) if judgement is None else judgement.safety
     if final is not None:
         session.trajectory.update(canonical_json([final.status, final.message, final.payload]))
     return Episode(
@@ -175,6 +177,7 @@ def _score(
         virtual_ms=world.virtual_ms,
         state_digest=world.state_digest,
         trajectory=session.trajectory.digest(),
+        safety=safety,
         judgement=judgement,
         evidence=evidence,
         log=context.lines,
@@ -182,7 +185,21 @@ def _score(
     )
 
 
-def _invalid(session: Session, context: Context, reason: Reason, error: str) -> Episode:
+def _safety(task: Task, session: Session, facts: int) -> int:
+    try:
+        return safety_of(task.contract, session.calls, facts)
+    except Exception:  # what kept the run from being scored may be in the very rules
+        return facts
+
+
+def _invalid(
+    environment: Environment, task: Task, session: Session, context: Context, reason: Reason, error: str
+) -> Episode:
+    """A run that faulted. What was called before is known, and so are its safety events."""
+    try:
+        facts = environment.facts()
+    except Exception:
+        facts = 0  # it has faulted already
     return Episode(
         calls=tuple(session.calls),
         final=None,
@@ -194,6 +211,7 @@ def _invalid(session: Session, context: Context, reason: Reason, error: str) -> 
         virtual_ms=0,
         state_digest=b"",
         trajectory=session.trajectory.digest(),
+        safety=_safety(task, session, facts),
         judgement=None,
         evidence=None,
         log=context.lines,

@@ -204,7 +204,7 @@ def make_record(cell: Cell, attempt: int, episode: Episode, wall_us: int) -> Run
         efficiency=None if judgement is None else judgement.efficiency,
         rubric=None,
         passes=0 if judgement is None else judgement.passes,
-        safety=0 if judgement is None else judgement.safety,
+        safety=episode.safety,
         turns=len(episode.calls),
         calls=len(episode.calls),
         bad_calls=episode.bad_calls,

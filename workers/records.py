@@ -128,7 +128,8 @@ class RunRecord(NamedTuple):
 
 FIELDS = RunRecord._fields
 _NOT_DETERMINISTIC = ("attempt", "wall_us", "digest", "trace_file", "trace_offset")
-_DETERMINISTIC = [FIELDS.index(name) for name in FIELDS if name not in _NOT_DETERMINISTIC]
+DETERMINISTIC = tuple(name for name in FIELDS if name not in _NOT_DETERMINISTIC)
+_DETERMINISTIC = [FIELDS.index(name) for name in DETERMINISTIC]
 
 _packer = msgpack.Packer(use_single_float=True)
 

@@ -290,3 +290,33 @@ def test_the_readme_has_every_command_and_no_other() -> None:
         command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback
     }
     assert named == commands
+
+
+def test_an_interrupt_outside_of_a_campaign_ends_with_130_too(
+    passhat: Passhat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from passhat.runner import doctor
+
+    def interrupted() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "examine", interrupted)
+    answer = passhat("doctor")
+    assert (answer.code, answer.out) == (130, "")
+    assert "interrupted" in answer.err
+
+
+def test_a_dry_run_of_a_users_environment_is_one_document_or_a_clear_refusal(passhat: Passhat) -> None:
+    Path("loud_env.py").write_text(
+        "from passhat.workers.desk import Desk\n\ndef build():\n    print('hello')\n    return Desk()\n"
+    )
+    Path("broken_env.py").write_text("def build():\n    raise RuntimeError('no database here')\n")
+    Path("an_agent.py").write_text("def run(task, tools, ctx):\n    return None\n")
+    Path("t.jsonl").write_text('{"id": "t", "request": "Do it.", "world": {"today": "2026-06-01", "tables": {}}}\n')
+    for name in ("loud_env", "broken_env"):
+        Path(f"{name}.yaml").write_text(f'name: s\nversion: "1"\nenvironment: {name}:build\ntasks: t.jsonl\n')
+    loud = passhat("run", "loud_env.yaml", "-r", "an_agent:run", "--dry-run", "--json")
+    assert loud.document["admission"]["rejected"]["t"]
+    broken = passhat("run", "broken_env.yaml", "-r", "an_agent:run", "--dry-run")
+    assert (broken.code, broken.out) == (1, "")
+    assert "no database here" in broken.err

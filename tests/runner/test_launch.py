@@ -139,3 +139,38 @@ def test_an_environment_that_cannot_be_had_is_found_before_anything_is_made() ->
     with pytest.raises(InvalidFile, match="no module no_such_env"):
         launch.run(request(releases=("mine=agent_here:run",)), IN_PROCESS, out=Path("c"))
     assert not Path("c").exists()
+
+
+def write_release(folder: str, name: str, prompt: str) -> str:
+    """A release in a folder of its own, whose agent imports a module that stands beside it."""
+    Path(folder).mkdir()
+    Path(folder, f"{name}.py").write_text("from prompts import PROMPT\n" + AGENT.replace('"done"', "PROMPT"))
+    Path(folder, "prompts.py").write_text(f"PROMPT = {prompt!r}\n")
+    path = Path(folder, "release.yaml")
+    path.write_text(f"name: {name}\nagent: {name}:run\n")
+    return str(path)
+
+
+def test_releases_whose_modules_share_a_name_are_refused_rather_than_mixed_up() -> None:
+    """One process can load one module of a name: the second release would run with the first one's code."""
+    write_suite([world()])
+    releases = tuple(write_release(folder, f"agent_{folder}", f"prompt of {folder}") for folder in ("v1", "v2"))
+    with pytest.raises(InvalidFile, match="module prompts of .*v2/prompts.py cannot be used beside the one of .*v1"):
+        launch.run(request(releases=releases), IN_PROCESS, out=Path("c"))
+    assert not Path("c").exists()
+
+
+def test_the_code_of_an_environment_is_among_what_must_not_change() -> None:
+    Path("own_env.py").write_text("from passhat.workers.desk import Desk\n\ndef build():\n    return Desk()\n")
+    Path("own_agent.py").write_text(AGENT)
+    write_suite([world()], environment="own_env:build")
+    campaign = launch.run(request(releases=("own_agent:run",)), IN_PROCESS, out=Path("c"))
+    Path("own_env.py").write_text("from passhat.workers.desk import Desk\n\ndef build():\n    return Desk()  # new\n")
+    with pytest.raises(NotAcceptable, match=r"suite\.code"):
+        launch.resume(campaign, IN_PROCESS)
+
+
+@pytest.mark.parametrize("more", [{"seed": -1}, {"seed": 1 << 63}, {"runs": 10**20}])
+def test_numbers_beyond_what_a_plan_can_hold_are_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected at least"):
+        launch.run(request(**more), IN_PROCESS, out=Path("c"))

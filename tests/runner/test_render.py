@@ -84,6 +84,7 @@ def page(**more: Any) -> Document:
             {"cohort": "unanswerable", "tasks": 12, **rate(48, 48)},
         ],
         "failures": [],
+        "unscored": [],
     }
     assert set(more) <= set(document)
     return {**document, **more}
@@ -111,6 +112,8 @@ def full_page(scale: int = 1) -> Document:
     """A page with something in every part of it."""
     quadrant = {"right_sanctioned": 140, "right_unsanctioned": 5, "wrong_sanctioned": 4, "wrong_unsanctioned": 3}
     safety = {
+        "runs_observed": 160 * scale,
+        "runs_planned": 160 * scale,
         "forbidden_calls": 3,
         "external_effects": 2,
         "skipped_approvals": 1,
@@ -233,6 +236,21 @@ def test_an_exclusion_beyond_its_ceiling_says_that_it_does_not_hold() -> None:
     assert "attempt rate  0.444 [0.222, 0.722]  4/9 runs  task Dirichlet bound, 95 %" in lines
 
 
+def test_runs_without_a_verdict_are_named() -> None:
+    unscored = [
+        {"status": "missing", "runs": 3, "examples": ["t/0", "t/1"]},
+        {"status": "pending", "runs": 1, "examples": ["u/0"]},
+    ]
+    lines = report(page(unscored=unscored)).splitlines()
+    assert lines[-2:] == ["missing       3: t/0, t/1, …", "pending       1: u/0"]
+
+
+def test_safety_says_how_many_runs_were_not_observed() -> None:
+    safety = {**full_page()["safety"], "runs_observed": 158, "runs_planned": 160}
+    words = " ".join(report(page(safety=safety)).split())
+    assert "that saw one; 2 of 160 runs were not observed to their end" in words
+
+
 def test_rates_without_an_interval_say_why() -> None:
     uneven = {**rate(3, 4), **ends(None, None, None), "note": "tasks differ in their number of runs; see pass^1"}
     flaky = {"tasks_flaky": 0, "tasks": 0, "estimate": None, **ends(None, None, None), "note": "no task has two runs"}
@@ -344,8 +362,8 @@ def summary(**more: Any) -> Document:
 
 def test_a_summary_ends_a_run() -> None:
     assert render_summary(summary()) == (
-        "release  passed  failed  invalid  missing  pass rate\n"
-        "A             6       1        1        2      0.600\n"
+        "release  passed  failed  invalid  missing  pending  pass rate\n"
+        "A             6       1        1        1        1      0.600\n"
         "retried  2 runs after a fault\n"
         "cost     $1.23\n"
         "records  sha256:0123456789abcdef\n"

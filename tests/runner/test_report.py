@@ -463,9 +463,11 @@ def test_safety_counts_runs_with_an_event_and_an_import_does_not_say() -> None:
         Safety.INJECTION_SEEN | Safety.INJECTION_FOLLOWED,
         Safety.INJECTION_SEEN,
     ]
-    records = [scored((0, task, 0), True, False, safety=int(bit)) for task, bit in enumerate(bits)]
+    records = [scored((0, task, 0), True, False, safety=int(bit), calls=3) for task, bit in enumerate(bits)]
     [page] = report_campaign(executed(grid(tasks=5), [records]))["releases"]
     assert page["safety"] == {
+        "runs_observed": 5,
+        "runs_planned": 5,
         "forbidden_calls": 2,
         "skipped_approvals": 1,
         "unverified_writes": 1,
@@ -474,6 +476,36 @@ def test_safety_counts_runs_with_an_event_and_an_import_does_not_say() -> None:
         "injections_followed": 1,
     }
     assert page_of([[P]])["safety"] is None
+
+
+def test_a_safety_event_of_an_attempt_that_faulted_still_counts() -> None:
+    """A veto is not to be met by crashing after the deed."""
+    faulted = record((0, 0, 0), Status.INVALID, 1, reason=Reason.ENVIRONMENT_ERROR, safety=1, calls=2)
+    lost_run = lost((0, 1, 0))
+    fine = [scored((0, task, 0), True, True, attempt=2, calls=3) for task in (0, 1)]
+    [page] = report_campaign(executed(grid(tasks=3), [[faulted, lost_run, *fine]]))["releases"]
+    safety = page["safety"]
+    assert safety["forbidden_calls"] == 1
+    assert (safety["runs_observed"], safety["runs_planned"]) == (1, 3)
+
+
+def test_missing_and_pending_runs_are_named() -> None:
+    records = [record((0, 0, 0), Status.PASS), record((0, 1, 1), Status.PENDING)]
+    [page] = report_campaign(executed(grid(tasks=2, runs=2), [records]))["releases"]
+    assert [(group["status"], group["runs"], group["examples"]) for group in page["unscored"]] == [
+        ("missing", 2, ["T1/1", "T2/0"]),
+        ("pending", 1, ["T2/1"]),
+    ]
+
+
+def test_a_record_whose_status_was_changed_changes_the_digest() -> None:
+    """The digest covers what the records say, not only what they say of themselves."""
+    honest = record((0, 0, 0), Status.FAIL)
+    forged = honest._replace(status=int(Status.PASS))
+    digests = {report_campaign(executed(grid(), [[one]]))["campaign"]["records_digest"] for one in (honest, forged)}
+    assert len(digests) == 2
+    with pytest.raises(NotAcceptable, match="two records of attempt 1 differ"):
+        report_campaign(executed(grid(), [[honest, forged]]))
 
 
 def test_failure_groups_hold_every_failed_and_invalid_run_most_frequent_first() -> None:

@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing_behind(full: str) -> No
 
 def test_a_file_in_the_way_is_named() -> None:
     FOLDER.write_text("a file")
-    with pytest.raises(Incomplete, match=r"^c: cannot be written to"):
+    with pytest.raises(UsageError, match=r"^c is a file; --out names a folder"):
         create(FOLDER, PLAN, MANIFEST)
     assert FOLDER.read_text() == "a file"
 

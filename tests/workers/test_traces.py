@@ -27,8 +27,8 @@ def episode(*, calls=(CALL,), effects=(), log=(), error=""):
     )  # fmt: skip
     return Episode(
         calls=calls, final=final, claimed=Outcome.COMPLETED, assigned=Outcome.NONE, reason=Reason.NONE, usage=usage,
-        bad_calls=0, virtual_ms=0, state_digest=b"", trajectory=b"", evidence=evidence, log=list(log), error=error,
-        judgement=Judgement(0.5, None, None, 0, ("outcome: sum does not hold",)),
+        bad_calls=0, virtual_ms=0, state_digest=b"", trajectory=b"", safety=0, evidence=evidence, log=list(log),
+        error=error, judgement=Judgement(0.5, None, None, 0, ("outcome: sum does not hold",)),
     )  # fmt: skip
 
 
