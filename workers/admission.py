@@ -52,6 +52,7 @@ def _examine_oracle(task: Task, environment: Environment, tools: Tools) -> list[
 
 def _idle(claim: str) -> Agent:
     def agent(task: TaskView, tools: Toolbox, ctx: AgentContext) -> Final:
+        ctx.record_usage()  # nothing, and it says so
         return Final(claim)
 
     return agent

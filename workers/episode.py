@@ -78,10 +78,10 @@ def run_episode(
     try:
         session.enter(lambda: environment.reset(seed=env_seed, options=options))
     except EnvironmentFault as fault:
-        return _invalid(environment, task, session, context, fault.reason, str(fault))
+        return _invalid(task, session, context, fault, facts=0)  # what it could say is of the run before
     final, error = _play(agent, view, session, context)
     if session.fault is not None:
-        return _invalid(environment, task, session, context, session.fault.reason, str(session.fault))
+        return _invalid(task, session, context, session.fault, _facts(environment, session))
     return _score(environment, task, session, context, final, error)
 
 
@@ -145,7 +145,7 @@ def _score(
     try:
         world = session.enter(lambda: _look(environment))
     except EnvironmentFault as fault:
-        return _invalid(environment, task, session, context, fault.reason, str(fault))
+        return _invalid(task, session, context, fault, _facts(environment, session))
     evidence = Evidence(
         calls=tuple(session.calls),
         final=final,
@@ -192,20 +192,22 @@ def _safety(task: Task, session: Session, facts: int) -> int:
         return facts
 
 
-def _invalid(
-    environment: Environment, task: Task, session: Session, context: Context, reason: Reason, error: str
-) -> Episode:
-    """A run that faulted. What was called before is known, and so are its safety events."""
+def _facts(environment: Environment, session: Session) -> int:
+    """Safety bits of an environment that has faulted, as far as it can still say."""
     try:
-        facts = environment.facts()
-    except Exception:
-        facts = 0  # it has faulted already
+        return session.enter(lambda: index(environment.facts())) & _FACTS
+    except EnvironmentFault:
+        return 0
+
+
+def _invalid(task: Task, session: Session, context: Context, fault: EnvironmentFault, facts: int) -> Episode:
+    """A run that faulted. What was called before is known, and so are its safety events."""
     return Episode(
         calls=tuple(session.calls),
         final=None,
         claimed=Outcome.NONE,
         assigned=Outcome.NONE,
-        reason=reason,
+        reason=fault.reason,
         usage=context.usage,
         bad_calls=session.bad_calls,
         virtual_ms=0,
@@ -215,5 +217,5 @@ def _invalid(
         judgement=None,
         evidence=None,
         log=context.lines,
-        error=error,
+        error=str(fault),
     )

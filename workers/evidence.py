@@ -29,12 +29,18 @@ class Call:
 
 @dataclass(slots=True)
 class Usage:
-    """What a run has used; costs are whole micro-dollars so that sums are exact."""
+    """What a run says it has used; costs are whole micro-dollars so that sums are exact."""
 
     tokens_in: int = 0
     tokens_cached: int = 0
     tokens_out: int = 0
     cost_micros: int = 0
+    is_recorded: bool = False
+
+    @property
+    def is_said(self) -> bool:
+        """Whether the run says anything: an agent that keeps silent has not used nothing."""
+        return self.is_recorded or bool(self.tokens_in or self.tokens_out or self.cost_micros)
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,19 +328,21 @@ def assign(fits: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[list[
 
 
 def _judge_efficiency(ceilings: Ceilings, evidence: Evidence) -> _Tally:
-    """Reaching a ceiling is allowed; cost is compared in whole micro-dollars."""
+    """Reaching a ceiling is allowed, keeping silent about it is not; cost is compared in whole micro-dollars."""
     usage = evidence.usage
     cost_micros = None if ceilings.cost_usd is None else round(ceilings.cost_usd * 1_000_000)
     pairs = (
         ("turns", ceilings.turns, evidence.turns),
         ("calls", ceilings.calls, len(evidence.calls)),
-        ("micro-dollars", cost_micros, usage.cost_micros),
-        ("tokens", ceilings.tokens, usage.tokens_in + usage.tokens_out),
+        ("micro-dollars", cost_micros, usage.cost_micros if usage.is_said else None),
+        ("tokens", ceilings.tokens, usage.tokens_in + usage.tokens_out if usage.is_said else None),
         ("virtual ms", ceilings.virtual_ms, evidence.virtual_ms),
     )
     tally = _Tally("efficiency", sum(ceiling is not None for _, ceiling, _ in pairs))
     for unit, ceiling, used in pairs:
-        if ceiling is not None and used > ceiling:
+        if ceiling is not None and used is None:
+            tally.miss(f"at most {ceiling} {unit}, the run does not say how many it used")
+        elif ceiling is not None and used is not None and used > ceiling:
             tally.miss(f"at most {ceiling} {unit}, found {used}")
     return tally
 

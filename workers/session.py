@@ -107,6 +107,7 @@ class Context:
         amounts = (index(tokens_in), index(tokens_cached), index(tokens_out), cost_usd * 1_000_000)
         if not all(0 <= amount <= _MOST_USED for amount in amounts):
             raise ValueError(f"usage must be finite and not negative, found {amounts[:3]} tokens and ${cost_usd}")
+        self.usage.is_recorded = True
         self.usage.tokens_in += amounts[0]
         self.usage.tokens_cached += amounts[1]
         self.usage.tokens_out += amounts[2]

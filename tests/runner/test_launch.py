@@ -155,7 +155,7 @@ def test_releases_whose_modules_share_a_name_are_refused_rather_than_mixed_up() 
     """One process can load one module of a name: the second release would run with the first one's code."""
     write_suite([world()])
     releases = tuple(write_release(folder, f"agent_{folder}", f"prompt of {folder}") for folder in ("v1", "v2"))
-    with pytest.raises(InvalidFile, match="module prompts of .*v2/prompts.py cannot be used beside the one of .*v1"):
+    with pytest.raises(InvalidFile, match=r"module prompts of .*v2/prompts.py cannot be used beside the one of .*v1"):
         launch.run(request(releases=releases), IN_PROCESS, out=Path("c"))
     assert not Path("c").exists()
 

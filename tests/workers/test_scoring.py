@@ -22,7 +22,14 @@ def call(tool, *, receipt=True, error=None, tenant="alder", **arguments):
 def evidence(*calls, message="done", payload=None, claimed=Outcome.COMPLETED, assigned=Outcome.NONE, **parts):
     numbered = tuple(Call(c.tool, c.arguments, c.result, c.principal, i) for i, c in enumerate(calls, 1))
     final = None if assigned else Final(claimed.name, message, payload or {})
-    usual = {"effects": (), "breaches": (), "facts": 0, "usage": Usage(), "turns": len(calls), "virtual_ms": 0}
+    usual = {
+        "effects": (),
+        "breaches": (),
+        "facts": 0,
+        "usage": Usage(is_recorded=True),
+        "turns": len(calls),
+        "virtual_ms": 0,
+    }
     return Evidence(calls=numbered, final=final, claimed=claimed, assigned=assigned, **{**usual, **parts})
 
 
@@ -377,6 +384,13 @@ def test_a_ceiling_may_be_reached_and_not_exceeded(ceilings, used):
 def test_each_ceiling_is_a_check():
     ceilings = Ceilings(turns=1, calls=9, tokens=9, virtual_ms=9)
     assert judge(Contract(ceilings=ceilings), evidence(call("a"), call("a"))).efficiency == 0.75
+
+
+@pytest.mark.parametrize("ceilings", [Ceilings(cost_usd=0.5), Ceilings(tokens=9)], ids=["cost", "tokens"])
+def test_a_ceiling_on_what_a_run_does_not_say_is_missed(ceilings):
+    silent, said = (judge(Contract(ceilings=ceilings), evidence(usage=Usage(is_recorded=r))) for r in (False, True))
+    assert (silent.efficiency, said.efficiency) == (0.0, 1.0)
+    assert silent.findings[0].endswith("the run does not say how many it used")
 
 
 # Safety
