@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 from passhat.workers.agent import AgentContext, Final, TaskView, Toolbox
@@ -40,12 +41,10 @@ class Nothing:
         pass
 
 
-def spin(iterations: int) -> int:
-    """A fixed amount of work: two processes that share a core both slow down."""
-    total = 0
-    for i in range(iterations):
-        total += i
-    return total
+def spin(iterations: int) -> None:
+    """A fixed amount of work that allocates nothing, so that the state of the heap does not change its speed."""
+    for _ in repeat(None, iterations):
+        pass
 
 
 def run(task: TaskView, tools: Toolbox, ctx: AgentContext) -> Final:

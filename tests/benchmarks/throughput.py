@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CHUNKS = (1, 8, 32, 128, 512)
-KINDS = {"50 us": (50e-6, 60_000), "1 ms": (1e-3, 4_000), "desk": (None, 12_000)}
+KINDS = {"50 us": (50e-6, 120_000), "1 ms": (1e-3, 8_000), "desk": (None, 24_000)}
 RUNS_PER_TASK = 8
 WARM_UP = 64
 SETTLE_S = 2.0  # Ray starts new processes in place of the workers that were closed
@@ -338,7 +338,7 @@ def main() -> None:
         return
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's own spelling; as the processes it is compared with
     for kind in KINDS:
-        measure(kind, 1 if arguments.quick else 5, 0.1 if arguments.quick else 1.0)
+        measure(kind, 1 if arguments.quick else 3, 0.1 if arguments.quick else 1.0)
     whole = whole_command(KINDS["desk"][1])
     print(f"\npasshat run desk, {KINDS['desk'][1]} runs: {whole['seconds']:.1f} s in all, {whole['rate']:,.0f} runs/s")
     print("\nlog, one process")
