@@ -1,1 +1,276 @@
-"""Statistics of repeated pass/fail runs with the task as the sampling unit; arrays in, frozen results out."""
+"""Statistics of repeated pass/fail runs with the task as the sampling unit; arrays in, frozen results out.
+
+Needs numpy, and scipy.special for quantiles, which is loaded when one is asked for.
+
+    What came back of each task?       count_outcomes, OutcomeTable, histogram
+    How reliably are tasks solved?     pass_hat, pass_at, at_least_m_of_k, flaky, all_fail, attempt_rate
+    Within what limits?                dirichlet (decides); clopper_pearson, wilson, cluster_wilson, pseudo_task_t
+                                       band_over_k (several k), these_tasks_normal of spread (no other tasks)
+    What if tasks were drawn anew?     bootstrap_pass_hat, bootstrap_mean, bootstrap_statistic (not a mean)
+    More tasks, or more runs of each?  clustering, allocate, optimal_repeats
+    Is B better than A?                pair_tables, pair_counts, then pass_hat_differences, then
+                                       paired_dirichlet (decides); paired_t, bootstrap_difference, moved_tasks
+    Could it be chance?                sign_flip_pass_hat, mcnemar_tasks (one run a task)
+                                       holm, benjamini_hochberg (many questions)
+    What if missing runs were as bad?  completions, completed_difference; OutcomeTable.worst, OutcomeTable.best
+    In declared proportions?           standardise, bootstrap_standardised; movement (mix or quality)
+    How rare is what never happened?   rare_events, event_bound, trials_needed, chance_of_no_event
+    How many tasks will it take?       tasks_needed, fewest_tasks_for_margin, detectable_effect
+                                       sign_flip_power, mcnemar_power, t_power
+    May one stop early?                group_sequential (declared looks), bet_on_tasks (at any time)
+    How good is a judge?               confusion, judge_quality, cohen_kappa, corrected_rate
+"""
+
+from passhat.stats.agreement import (
+    Confusion,
+    Estimate,
+    JudgeQuality,
+    Rate,
+    cohen_kappa,
+    confusion,
+    confusions,
+    corrected_rate,
+    judge_quality,
+)
+from passhat.stats.bootstrap import Bootstrap, bootstrap_mean, bootstrap_pass_hat, bootstrap_strata
+from passhat.stats.closed_form import (
+    ClosedForm,
+    cluster_wilson,
+    pseudo_moments,
+    pseudo_task_t,
+    score_interval,
+    these_tasks_normal,
+)
+from passhat.stats.cohorts import (
+    CohortMove,
+    Movement,
+    Standardised,
+    bootstrap_standardised,
+    movement,
+    single_runs,
+    standardise,
+    standardised_error,
+)
+from passhat.stats.discordant import McNemar, McNemarTests, mcnemar, mcnemar_tasks, mcnemar_tests
+from passhat.stats.intervals import (
+    TASKS_LIKE_THESE,
+    THESE_TASKS,
+    Interval,
+    checked_sample,
+    clopper_pearson,
+    dirichlet,
+    tail_level,
+    wilson,
+)
+from passhat.stats.multiplicity import benjamini_hochberg, holm
+from passhat.stats.paired import (
+    Cells,
+    CompletedDifference,
+    Completions,
+    Differences,
+    Moves,
+    PairHistogram,
+    bootstrap_difference,
+    completed_difference,
+    completions,
+    count_cells,
+    moved_tasks,
+    pair_counts,
+    pair_tables,
+    paired_dirichlet,
+    paired_t,
+    pass_hat_differences,
+)
+from passhat.stats.planning import (
+    BetaModel,
+    PairedDesign,
+    Power,
+    TasksNeeded,
+    beta_model,
+    detectable_effect,
+    fewest_tasks_for_margin,
+    mcnemar_power,
+    shifted_design,
+    sign_flip_power,
+    t_power,
+    tasks_needed,
+)
+from passhat.stats.rare import (
+    BY_RUN,
+    BY_TASK,
+    EventBound,
+    RareEvents,
+    chance_of_no_event,
+    event_bound,
+    rare_events,
+    trials_needed,
+)
+from passhat.stats.reliability import (
+    Share,
+    SuiteEstimate,
+    all_fail,
+    at_least_m_of_k,
+    attempt_rate,
+    flaky,
+    pass_at,
+    pass_hat,
+    task_values,
+)
+from passhat.stats.resample import (
+    BAYESIAN,
+    MULTINOMIAL,
+    Resampled,
+    bootstrap_attempt_rate,
+    bootstrap_statistic,
+    resample_counts,
+    seed_of,
+)
+from passhat.stats.sequential import (
+    OBRIEN_FLEMING,
+    POCOCK,
+    Bets,
+    Boundary,
+    bet_on_differences,
+    bet_on_tasks,
+    discordant_log_e_value,
+    group_sequential,
+)
+from passhat.stats.sign_flips import SMALLEST_P, SignFlip, sign_flip, sign_flip_pass_hat
+from passhat.stats.table import Histogram, OutcomeTable, count_outcomes, histogram
+from passhat.stats.variance import (
+    Allocation,
+    Band,
+    Clustering,
+    Spread,
+    allocate,
+    band_over_k,
+    clustering,
+    critical_value,
+    optimal_repeats,
+    spread,
+    within_task_variance,
+)
+
+__all__ = [
+    "BAYESIAN",
+    "BY_RUN",
+    "BY_TASK",
+    "MULTINOMIAL",
+    "OBRIEN_FLEMING",
+    "POCOCK",
+    "SMALLEST_P",
+    "TASKS_LIKE_THESE",
+    "THESE_TASKS",
+    "Allocation",
+    "Band",
+    "BetaModel",
+    "Bets",
+    "Bootstrap",
+    "Boundary",
+    "Cells",
+    "ClosedForm",
+    "Clustering",
+    "CohortMove",
+    "CompletedDifference",
+    "Completions",
+    "Confusion",
+    "Differences",
+    "Estimate",
+    "EventBound",
+    "Histogram",
+    "Interval",
+    "JudgeQuality",
+    "McNemar",
+    "McNemarTests",
+    "Movement",
+    "Moves",
+    "OutcomeTable",
+    "PairHistogram",
+    "PairedDesign",
+    "Power",
+    "RareEvents",
+    "Rate",
+    "Resampled",
+    "Share",
+    "SignFlip",
+    "Spread",
+    "Standardised",
+    "SuiteEstimate",
+    "TasksNeeded",
+    "all_fail",
+    "allocate",
+    "at_least_m_of_k",
+    "attempt_rate",
+    "band_over_k",
+    "benjamini_hochberg",
+    "bet_on_differences",
+    "bet_on_tasks",
+    "beta_model",
+    "bootstrap_attempt_rate",
+    "bootstrap_difference",
+    "bootstrap_mean",
+    "bootstrap_pass_hat",
+    "bootstrap_standardised",
+    "bootstrap_statistic",
+    "bootstrap_strata",
+    "chance_of_no_event",
+    "checked_sample",
+    "clopper_pearson",
+    "cluster_wilson",
+    "clustering",
+    "cohen_kappa",
+    "completed_difference",
+    "completions",
+    "confusion",
+    "confusions",
+    "corrected_rate",
+    "count_cells",
+    "count_outcomes",
+    "critical_value",
+    "detectable_effect",
+    "dirichlet",
+    "discordant_log_e_value",
+    "event_bound",
+    "fewest_tasks_for_margin",
+    "flaky",
+    "group_sequential",
+    "histogram",
+    "holm",
+    "judge_quality",
+    "mcnemar",
+    "mcnemar_power",
+    "mcnemar_tasks",
+    "mcnemar_tests",
+    "moved_tasks",
+    "movement",
+    "optimal_repeats",
+    "pair_counts",
+    "pair_tables",
+    "paired_dirichlet",
+    "paired_t",
+    "pass_at",
+    "pass_hat",
+    "pass_hat_differences",
+    "pseudo_moments",
+    "pseudo_task_t",
+    "rare_events",
+    "resample_counts",
+    "score_interval",
+    "seed_of",
+    "shifted_design",
+    "sign_flip",
+    "sign_flip_pass_hat",
+    "sign_flip_power",
+    "single_runs",
+    "spread",
+    "standardise",
+    "standardised_error",
+    "t_power",
+    "tail_level",
+    "task_values",
+    "tasks_needed",
+    "these_tasks_normal",
+    "trials_needed",
+    "wilson",
+    "within_task_variance",
+]

@@ -1,26 +1,29 @@
 """The bootstrap over whole tasks, computed instead of drawn: no random numbers, no seed, one answer.
 
 A resampled mean is a sum of T draws from the values that the tasks have. Those lie on a lattice, so the distribution of
-the sum is the T-th power of a discrete Fourier transform, taken over a window that misses less than 1e-15 of it.
+the sum is the T-th power of a discrete Fourier transform, taken over a window that misses less than 1e-15 of it; with
+strata, whose tasks are resampled inside them, it is the product of their powers.
 Resampled are tasks with all their runs; resampling the runs inside them too would count their noise twice.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, comb, gcd, lcm, lgamma, log, sqrt
+from math import ceil, comb, fsum, gcd, inf, lcm, lgamma, log, sqrt
 
 import numpy as np
 
-from passhat.stats.intervals import Interval, tail_level
-from passhat.stats.reliability import pass_hat
-from passhat.stats.spread import TASKS_LIKE_THESE
+from passhat.stats.intervals import TASKS_LIKE_THESE, Interval, tail_level
+from passhat.stats.reliability import SuiteEstimate, pass_hat
 from passhat.stats.table import FloatArray, Histogram, IntArray
 
 _WIDEST_WINDOW_STEPS = 1 << 18
 _GRID_STEPS_PER_SD = 32
 # longer integers C(n, k) are slow, and next to never have a lattice that fits the window
 _LONGEST_INTEGER_BITS = 4096
+# of steps of which the longest is 1: a remainder that is rounding, and how far a multiple may be off
+_NO_STEP = 1e-7
+_SLIP = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,15 @@ class Bootstrap:
     z0: float | None = None
     acceleration: float | None = None
     estimand: str = TASKS_LIKE_THESE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Draws:
+    """`tasks` draws from `positions`, the lowest of which is 0, with the chances `shares`."""
+
+    positions: IntArray
+    shares: FloatArray
+    tasks: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,12 +126,12 @@ def bootstrap_mean(
     step = gcd(*(atom - atoms[0] for atom in atoms))
     positions = [(atom - atoms[0]) // step for atom in atoms]
     spread = np.array([position / positions[-1] for position in positions])
-    window = _half_window(spread, tasks_with)
+    window = _half_window([(spread, tasks_with)])
     tasks = sum(counts.values())
     if min(window, tasks) > _WIDEST_WINDOW_STEPS / positions[-1]:
         return _bootstrap_on_grid(values, tasks_with, confidence)
     return _read(
-        _distribution(np.array(positions), tasks_with / tasks, tasks, window * positions[-1]),
+        _distribution([_Draws(np.array(positions), tasks_with / tasks, tasks)], window * positions[-1]),
         spread,
         tasks_with,
         width=float(np.ptp(values)),
@@ -131,6 +143,64 @@ def bootstrap_mean(
     )
 
 
+def bootstrap_strata(samples: Sequence[SuiteEstimate], weights: Sequence[float], confidence: float = 0.95) -> Bootstrap:
+    """Bootstrap the mean over strata, by `weights`, of the means of `samples`; tasks are resampled inside strata.
+
+    An end is the smallest value whose cumulated chance reaches the level. The method is "bootstrap-strata-exact" where
+    all that one task can add is a multiple of one step and the window has at most 2^18 of them, else
+    "bootstrap-strata-grid", with a step of 1/32 of the root mean square of the tasks' standard deviations. There is no
+    expanded or corrected interval. No estimate when a stratum has none, and no interval when the tasks of every stratum
+    with weight are alike. ValueError when the lengths differ, or weights are negative, not finite or all 0.
+
+    >>> from passhat.stats.table import histogram
+    >>> samples = [pass_hat(histogram([1] * 50, [1] * passed + [0] * (50 - passed)), 1) for passed in (45, 15)]
+    >>> result = bootstrap_strata(samples, [0.6, 0.4])
+    >>> round(result.estimate, 12), round(result.interval.lower, 12), round(result.interval.upper, 12)
+    (0.66, 0.588, 0.728)
+    """
+    tail = tail_level(confidence)
+    if not all(0 <= weight < inf for weight in weights) or (samples and not any(weights)):
+        raise ValueError(f"weights are at least 0, finite and not all 0, found {list(weights)}")
+    means = [sample.estimate for sample in samples if sample.estimate is not None]
+    if not means or len(means) < len(samples):
+        return Bootstrap(None, None, None, None, "a stratum has no estimate" if samples else "no strata")
+
+    total = fsum(weights)
+    strata = [(sample, weight / total) for sample, weight in zip(samples, weights, strict=True)]
+    # divided once more than weights need, so that ones have a mean of exactly 1
+    estimate, lowest, highest = (
+        fsum(weight * value for weight, value in zip(weights, values, strict=True)) / total
+        for values in (
+            means,
+            [float(sample.values.min()) for sample in samples],
+            [float(sample.values.max()) for sample in samples],
+        )
+    )
+    # the most that one task adds to the lowest result; in that unit, what each adds, and how many tasks add it
+    longest = max(weight / sample.tasks * float(np.ptp(sample.values)) for sample, weight in strata)
+    if not longest:
+        return Bootstrap(estimate, None, estimate, 0.0, "no spread between tasks")
+    steps = [
+        (weight / sample.tasks * (sample.values - sample.values.min()) / longest, sample.multiplicities)
+        for sample, weight in strata
+        if weight and np.ptp(sample.values)
+    ]
+    tasks = sum(int(tasks_with.sum()) for _, tasks_with in steps)
+    sd = sqrt(fsum(int(tasks_with.sum()) * _sd(added, tasks_with) ** 2 for added, tasks_with in steps))
+    window, cell, method = _half_window(steps), _common_step(np.concatenate([added for added, _ in steps])), "exact"
+    reach = fsum(int(tasks_with.sum()) * float(added.max()) for added, tasks_with in steps)
+    if min(window, reach) > _WIDEST_WINDOW_STEPS * cell:
+        cell, method = sd / sqrt(tasks) / _GRID_STEPS_PER_SD, "grid"
+    places = [np.rint(added / cell) if method == "exact" else added / cell for added, _ in steps]
+    draws = [_on_grid(positions, tasks_with) for positions, (_, tasks_with) in zip(places, steps, strict=True)]
+    sums = _distribution(draws, window / cell)
+    lower, median, upper = (
+        min(highest, lowest + longest * cell * sums.quantile(level)) for level in (tail, 0.5, 1 - tail)
+    )
+    interval = Interval(lower, upper, f"bootstrap-strata-{method}", confidence)
+    return Bootstrap(estimate, interval, median, longest * sd)
+
+
 def _bootstrap_on_grid(values: FloatArray, tasks_with: IntArray, confidence: float) -> Bootstrap:
     """The bootstrap of values of any kind, at least one."""
     low, width = float(values.min()), float(np.ptp(values))
@@ -139,16 +209,8 @@ def _bootstrap_on_grid(values: FloatArray, tasks_with: IntArray, confidence: flo
     tasks = int(tasks_with.sum())
     spread = (values - low) / width
     cell = _sd(spread, tasks_with) / _GRID_STEPS_PER_SD
-    below = np.floor(spread / cell)
-    above_share = spread / cell - below
-    sums = _distribution(
-        np.concatenate((below, below + 1)).astype(np.int64),
-        np.concatenate((tasks_with * (1 - above_share), tasks_with * above_share)) / tasks,
-        tasks,
-        _half_window(spread, tasks_with) / cell,
-    )
     return _read(
-        sums,
+        _distribution([_on_grid(spread / cell, tasks_with)], _half_window([(spread, tasks_with)]) / cell),
         spread,
         tasks_with,
         width=width,
@@ -212,38 +274,71 @@ def _no_spread(values: FloatArray) -> Bootstrap:
     return Bootstrap(value, None, value, 0.0, "no spread between tasks")
 
 
-def _distribution(positions: IntArray, shares: FloatArray, tasks: int, half_window: float) -> _Sums:
-    """The distribution of a sum of `tasks` draws from `positions`, the lowest of which is 0."""
-    highest = tasks * int(positions.max())
+def _on_grid(positions: FloatArray, tasks_with: IntArray) -> _Draws:
+    """Draws from positions that need not be whole: each is split between its neighbours so that the mean is kept."""
+    tasks = int(tasks_with.sum())
+    below = np.floor(positions)
+    above_share = positions - below
+    return _Draws(
+        np.concatenate((below, below + 1)).astype(np.int64),
+        np.concatenate((tasks_with * (1 - above_share), tasks_with * above_share)) / tasks,
+        tasks,
+    )
+
+
+def _common_step(steps: FloatArray) -> float:
+    """The longest length of which all steps are multiples, by Euclid's algorithm; 0 when there is none to speak of.
+
+    The longest step is 1.
+    """
+    common = 1.0
+    for step in np.unique(steps).tolist():
+        remainder = step
+        while remainder > _NO_STEP:
+            common, remainder = remainder, abs(common - round(common / remainder) * remainder)
+    common = 1 / round(1 / common)
+    off = float(np.abs(steps - common * np.rint(steps / common)).max())
+    return common if off <= _SLIP else 0.0
+
+
+def _distribution(strata: Sequence[_Draws], half_window: float) -> _Sums:
+    """The distribution of the sum of all draws of all strata."""
+    highest = sum(draws.tasks * int(draws.positions.max()) for draws in strata)
     size = 1 << (min(highest, 2 * ceil(half_window)) + 1).bit_length()
-    center = round(tasks * float(shares @ positions))
+    center = round(sum(draws.tasks * float(draws.shares @ draws.positions) for draws in strata))
     first = max(0, min(center - size // 2, highest + 1 - size))
 
-    spectrum = np.fft.rfft(np.bincount(positions, weights=shares, minlength=size))
-    kept = np.abs(spectrum) > 1e-20 ** (1 / tasks)
-    spectrum[~kept] = 0
-    spectrum[kept] **= tasks
+    product = np.ones(size // 2 + 1, dtype=np.complex128)
+    for draws in strata:
+        spectrum = np.fft.rfft(np.bincount(draws.positions, weights=draws.shares, minlength=size))
+        kept = np.abs(spectrum) > 1e-20 ** (1 / draws.tasks)
+        spectrum[~kept] = 0
+        spectrum[kept] **= draws.tasks
+        product *= spectrum
     # the transform has the sums modulo its size
-    chances = np.roll(np.fft.irfft(spectrum, size), -(first % size))
+    chances = np.roll(np.fft.irfft(product, size), -(first % size))
     cumulated = np.cumsum(np.maximum(chances, 0))
     return _Sums(first, cumulated / cumulated[-1])
 
 
-def _half_window(spread: FloatArray, tasks_with: IntArray) -> float:
-    """How far a sum of T draws strays from its mean with a chance above 2 exp(-37) (Bernstein's inequality).
+def _half_window(strata: Sequence[tuple[FloatArray, IntArray]]) -> float:
+    """How far a sum of draws strays from its mean with a chance above 2 exp(-37) (Bernstein's inequality).
 
-    `spread` goes from 0 to 1; the answer is in the same unit.
+    Each stratum has values from 0 on and how many tasks have each; the answer is in their unit.
     """
-    tasks = int(tasks_with.sum())
-    mean = float(spread @ tasks_with) / tasks
-    third = 37 / 3 * max(mean, 1 - mean)
-    return third + sqrt(third**2 + 74 * tasks * _sd(spread, tasks_with) ** 2)
+    means = [_mean(values, tasks_with) for values, tasks_with in strata]
+    farthest = max(max(mean, float(values.max()) - mean) for mean, (values, _) in zip(means, strata, strict=True))
+    third = 37 / 3 * farthest
+    variance = sum(int(tasks_with.sum()) * _sd(values, tasks_with) ** 2 for values, tasks_with in strata)
+    return third + sqrt(third**2 + 74 * variance)
+
+
+def _mean(values: FloatArray, tasks_with: IntArray) -> float:
+    return float(values @ tasks_with) / int(tasks_with.sum())
 
 
 def _sd(values: FloatArray, tasks_with: IntArray) -> float:
-    tasks = int(tasks_with.sum())
-    mean = float(values @ tasks_with) / tasks
-    return sqrt(float((values - mean) ** 2 @ tasks_with) / tasks)
+    return sqrt(_mean((values - _mean(values, tasks_with)) ** 2, tasks_with))
 
 
 def _log2_comb(n: int, k: int) -> float:

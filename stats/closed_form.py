@@ -11,9 +11,9 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
-from passhat.stats.intervals import Interval, checked_sample, tail_level
-from passhat.stats.spread import TASKS_LIKE_THESE, THESE_TASKS, Spread
+from passhat.stats.intervals import TASKS_LIKE_THESE, THESE_TASKS, Interval, checked_sample, tail_level
 from passhat.stats.table import FloatArray
+from passhat.stats.variance import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def these_tasks_normal(spread: Spread, confidence: float = 0.95) -> ClosedForm:
     The estimate +- z sqrt(W_k / T), cut to [0, 1] (Miller 2024, arXiv 2411.00640). It is narrower than one for tasks
     like these, and takes 2 k runs in every task. None, with the reason, where the runs of no task differ.
 
-    >>> from passhat.stats.spread import spread
     >>> from passhat.stats.table import histogram
+    >>> from passhat.stats.variance import spread
     >>> interval = these_tasks_normal(spread(histogram([3] * 100, [3] * 72 + [2] * 18 + [1] * 6 + [0] * 4), 1)).interval
     >>> round(interval.lower, 3), round(interval.upper, 3), interval.method
     (0.828, 0.892, 'these-tasks-normal')
@@ -100,7 +100,7 @@ def these_tasks_normal(spread: Spread, confidence: float = 0.95) -> ClosedForm:
     interval, reason = None, spread.reason
     if estimate is not None and error:
         lower, upper = max(0.0, estimate - z * error), min(1.0, estimate + z * error)
-        interval, reason = Interval(lower, upper, "these-tasks-normal", confidence), None
+        interval, reason = Interval(lower, upper, "these-tasks-normal", confidence, THESE_TASKS), None
     elif error == 0:
         reason = "the runs of no task differ"
     return ClosedForm(estimate, None if interval is None else estimate, None, interval, reason, THESE_TASKS)

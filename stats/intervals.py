@@ -12,6 +12,10 @@ import numpy.typing as npt
 
 from passhat.stats.table import FloatArray
 
+# what an estimate can be about: the suite taken as it is, or the tasks that it is a sample of
+THESE_TASKS = "these tasks"
+TASKS_LIKE_THESE = "tasks like these"
+
 # a path's points are evaluated in batches until what is left is below rounding
 _PATH_STEP = 0.125
 _PATH_POINTS = 40
@@ -19,16 +23,21 @@ _PATH_POINTS = 40
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Two ends, the method that gave them and the confidence it was asked for."""
+    """Two ends, the method that gave them, the confidence it was asked for, and what it is an interval of."""
 
     lower: float
     upper: float
     method: str
     confidence: float
+    estimand: str = TASKS_LIKE_THESE
 
 
 def tail_level(confidence: float) -> float:
-    """The chance left beyond either end of a two-sided interval; ValueError when the confidence is not in (0, 1)."""
+    """The chance left beyond either end of a two-sided interval; ValueError when the confidence is not in (0, 1).
+
+    >>> tail_level(0.5)
+    0.25
+    """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is between 0 and 1, found {confidence}")
     return (1 - confidence) / 2
@@ -37,7 +46,12 @@ def tail_level(confidence: float) -> float:
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval | None:
     """Wilson's score interval (1927) for independent trials; its outer end is exactly 0 or 1 at 0 or all successes.
 
-    Its coverage dips to .84 near 0 and 1: for reading, not for deciding.
+    Its coverage dips to .84 near 0 and 1: for reading, not for deciding. None without a trial; ValueError unless
+    0 <= successes <= trials and 0 < confidence < 1.
+
+    >>> interval = wilson(80, 100)
+    >>> round(interval.lower, 4), round(interval.upper, 4), interval.estimand
+    (0.7112, 0.8666, 'tasks like these')
     """
     from scipy.special import ndtri
 
@@ -55,7 +69,14 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval | 
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval | None:
-    """The exact interval of Clopper and Pearson (1934) for independent trials, never too narrow."""
+    """The exact interval of Clopper and Pearson (1934) for independent trials, never too narrow.
+
+    None without a trial; ValueError unless 0 <= successes <= trials and 0 < confidence < 1.
+
+    >>> interval = clopper_pearson(20, 20)
+    >>> round(interval.lower, 4), interval.upper
+    (0.8316, 1.0)
+    """
     from scipy.special import betainccinv, betaincinv
 
     _check_counts(successes, trials)
@@ -87,6 +108,13 @@ def dirichlet(
     laws on a bounded range it is conjectured; no counterexample is known. The interval contains the mean, always has
     width, is nested in confidence, and neither end falls when a task's value rises. No random numbers are drawn: the
     tail probabilities are computed, to about 1e-12 of their value, for any number of tasks.
+
+    None without a task. ValueError when the two are not one-dimensional and of one length, a value is outside the
+    limits, or a multiplicity is not a whole number.
+
+    >>> interval = dirichlet([0, 1 / 3, 2 / 3, 1], [4, 6, 18, 72])
+    >>> round(interval.lower, 4), round(interval.upper, 4), interval.method
+    (0.7943, 0.9067, 'task-dirichlet')
     """
     values, weights = checked_sample(values, multiplicities, lower_limit, upper_limit)
     tail = tail_level(confidence)
@@ -100,7 +128,12 @@ def dirichlet(
 def checked_sample(
     values: npt.ArrayLike, multiplicities: npt.ArrayLike, lower_limit: float, upper_limit: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Values and how many tasks have each, as arrays; ValueError for one outside the limits or for parts of a task."""
+    """Values and how many tasks have each, as arrays; ValueError for one outside the limits or for parts of a task.
+
+    >>> values, weights = checked_sample([0, 1], [2, 3], 0, 1)
+    >>> values.tolist(), weights.tolist()
+    ([0.0, 1.0], [2.0, 3.0])
+    """
     values = np.asarray(values, dtype=np.float64)
     weights = np.asarray(multiplicities, dtype=np.float64)
     if values.shape != weights.shape or values.ndim != 1:

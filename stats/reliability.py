@@ -40,17 +40,42 @@ class Share:
 
 
 def pass_hat(histogram: Histogram, k: int) -> SuiteEstimate:
-    """Estimate pass^k, the chance that k runs of a task all pass: the mean of C(c, k) / C(n, k)."""
+    """Estimate pass^k, the chance that k runs of a task all pass: the mean of C(c, k) / C(n, k).
+
+    Unbiased for independent runs of a task (Yao et al. 2024, arXiv 2406.12045). ValueError when k is below 1; tasks
+    with fewer than k runs are counted as not estimable.
+
+    >>> from passhat.stats.table import histogram
+    >>> pass_hat(histogram([4, 4], [4, 3]), 2).estimate
+    0.75
+    >>> short = pass_hat(histogram([4, 1], [4, 1]), 2)
+    >>> short.estimate, short.over_estimable, short.not_estimable
+    (None, 1.0, 1)
+    """
     return at_least_m_of_k(histogram, k, k)
 
 
 def pass_at(histogram: Histogram, k: int) -> SuiteEstimate:
-    """Estimate pass@k, the chance that any of k runs of a task passes: the mean of 1 - C(n - c, k) / C(n, k)."""
+    """Estimate pass@k, the chance that any of k runs of a task passes: the mean of 1 - C(n - c, k) / C(n, k).
+
+    Unbiased for independent runs of a task (Chen et al. 2021, arXiv 2107.03374). Errors are those of `pass_hat`.
+
+    >>> from passhat.stats.table import histogram
+    >>> pass_at(histogram([4, 4], [0, 2]), 3).estimate
+    0.5
+    """
     return at_least_m_of_k(histogram, k, 1)
 
 
 def at_least_m_of_k(histogram: Histogram, k: int, m: int) -> SuiteEstimate:
-    """Estimate the chance that at least m of k runs of a task pass, without bias; 1 ≤ m ≤ k."""
+    """Estimate the chance that at least m of k runs of a task pass: the mean of `task_values`, without bias.
+
+    ValueError unless 1 ≤ m ≤ k; tasks with fewer than k runs are counted as not estimable.
+
+    >>> from passhat.stats.table import histogram
+    >>> at_least_m_of_k(histogram([4, 4], [4, 2]), k=3, m=2).estimate
+    0.75
+    """
     if not 1 <= m <= k:
         raise ValueError(f"at least {m} of {k} runs: expected 1 ≤ m ≤ k")
     estimable = histogram.n >= k
@@ -82,6 +107,11 @@ def task_values(n: int, k: int, m: int) -> FloatArray:
     that number is x in C(x - 1, m - 1) C(n - x, k - m) of the subsets. These weights are built outwards from the
     largest by their ratios and summed from the small end, all positive: no cancellation and no overflow, and an
     error below 1e-13 of the value for n up to 100,000. m = k is pass^k and m = 1 is pass@k.
+
+    The answer has n + 1 entries. ValueError unless 1 ≤ m ≤ k ≤ n.
+
+    >>> task_values(4, k=2, m=1).round(12).tolist()
+    [0.0, 0.5, 0.833333333333, 1.0, 1.0]
     """
     if not 1 <= m <= k <= n:
         raise ValueError(f"at least {m} of {k} out of {n} runs: expected 1 ≤ m ≤ k ≤ n")
@@ -106,13 +136,23 @@ def _cumulative_product(factors: FloatArray) -> FloatArray:
 
 
 def attempt_rate(histogram: Histogram) -> Share:
-    """All passes of all runs. With unequal n this is a ratio of sums, and not the mean over tasks that pass^1 is."""
+    """All passes of all runs. With unequal n this is a ratio of sums, and not the mean over tasks that pass^1 is.
+
+    >>> from passhat.stats.table import histogram
+    >>> attempt_rate(histogram([2, 8], [2, 4])).estimate, pass_hat(histogram([2, 8], [2, 4]), 1).estimate
+    (0.6, 0.75)
+    """
     runs = int(histogram.n @ histogram.tasks)
     return Share(int(histogram.c @ histogram.tasks), runs, None if runs else "no runs")
 
 
 def all_fail(histogram: Histogram) -> Share:
-    """Tasks of which no run passed, among those with a run."""
+    """Tasks of which no run passed, among those with a run.
+
+    >>> from passhat.stats.table import histogram
+    >>> all_fail(histogram([3, 3, 0], [0, 1, 0]))
+    Share(count=1, total=2, note=None)
+    """
     ran = histogram.n > 0
     tasks = int(histogram.tasks[ran].sum())
     return Share(int(histogram.tasks[ran & (histogram.c == 0)].sum()), tasks, None if tasks else "no runs")
@@ -121,7 +161,14 @@ def all_fail(histogram: Histogram) -> Share:
 def flaky(histogram: Histogram) -> Share:
     """Tasks whose runs disagree (0 < c < n), among those with at least two runs, which is what it takes.
 
-    A task is found flaky more often the more runs it has, so shares at different n cannot be compared.
+    A task is found flaky more often the more runs it has, so shares at different n cannot be compared; the note says
+    so when the tasks of one suite differ.
+
+    >>> from passhat.stats.table import histogram
+    >>> flaky(histogram([3, 3, 3], [3, 1, 0]))
+    Share(count=1, total=3, note=None)
+    >>> flaky(histogram([2, 8], [1, 8])).note
+    'tasks have 2 to 8 runs: not comparable with another share'
     """
     able = histogram.n >= 2
     n = histogram.n[able]

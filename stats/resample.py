@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from passhat.stats.intervals import Interval, tail_level
-from passhat.stats.spread import TASKS_LIKE_THESE
+from passhat.stats.intervals import TASKS_LIKE_THESE, Interval, tail_level
 from passhat.stats.table import FloatArray, Histogram, IntArray
 
 MULTINOMIAL = "bootstrap-multinomial"

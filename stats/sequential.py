@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from passhat.stats.reliability import task_values
-from passhat.stats.sign_flip import SMALLEST_P
+from passhat.stats.sign_flips import SMALLEST_P
 from passhat.stats.table import FloatArray, OutcomeTable
 
 OBRIEN_FLEMING = "obrien-fleming"

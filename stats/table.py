@@ -35,6 +35,10 @@ class OutcomeTable:
     """Counts of one release over its planned runs, one row a task; planned = passed + failed + unscored in each.
 
     Takes integer sequences of equal length; ValueError names the first row that does not add up or is negative.
+
+    >>> table = OutcomeTable(planned=[3, 3], passed=[3, 1], failed=[0, 1], unscored=[0, 1])
+    >>> table.tasks, table.scored.tolist(), table.is_complete
+    (2, [3, 2], False)
     """
 
     planned: IntArray
@@ -72,23 +76,44 @@ class OutcomeTable:
         return not self.unscored.any()
 
     def select(self, mask: npt.NDArray[np.bool_] | IntArray) -> "OutcomeTable":
-        """The rows that a mask or an array of row numbers picks, for instance one cohort."""
+        """The rows that a mask or an array of row numbers picks, for instance one cohort.
+
+        >>> table = OutcomeTable(planned=[3, 3], passed=[3, 1], failed=[0, 2], unscored=[0, 0])
+        >>> table.select(table.passed == 3).tasks
+        1
+        """
         return OutcomeTable(self.planned[mask], self.passed[mask], self.failed[mask], self.unscored[mask])
 
     def worst(self) -> "OutcomeTable":
-        """The completion in which every unscored run fails."""
+        """The completion in which every unscored run fails.
+
+        >>> OutcomeTable(planned=[3], passed=[1], failed=[1], unscored=[1]).worst().failed.tolist()
+        [2]
+        """
         return _complete(self.passed, self.failed + self.unscored)
 
     def best(self) -> "OutcomeTable":
-        """The completion in which every unscored run passes."""
+        """The completion in which every unscored run passes.
+
+        >>> OutcomeTable(planned=[3], passed=[1], failed=[1], unscored=[1]).best().passed.tolist()
+        [2]
+        """
         return _complete(self.passed + self.unscored, self.failed)
 
     def observed(self) -> "OutcomeTable":
-        """The scored runs alone: n becomes what came back, and may differ between tasks or be 0."""
+        """The scored runs alone: n becomes what came back, and may differ between tasks or be 0.
+
+        >>> OutcomeTable(planned=[3], passed=[1], failed=[1], unscored=[1]).observed().planned.tolist()
+        [2]
+        """
         return _complete(self.passed, self.failed)
 
     def histogram(self) -> Histogram:
-        """The histogram of a complete table; ValueError when runs are unscored, as what they count for is not said."""
+        """The histogram of a complete table; ValueError when runs are unscored, as what they count for is not said.
+
+        >>> OutcomeTable(planned=[3], passed=[1], failed=[1], unscored=[1]).worst().histogram().c.tolist()
+        [1]
+        """
         if not self.is_complete:
             raise ValueError(f"{self.unscored.sum()} runs are unscored: take worst(), best() or observed() first")
         return histogram(self.planned, self.passed)
@@ -101,25 +126,20 @@ def count_outcomes(
 
     `task` is each record's row in the table and `status` its status: 0 pass, 1 fail, anything above no verdict.
     `planned` is the number of planned runs of every task; planned runs without a record are unscored. ValueError when
-    a record names no row of the table, or a task has more records than planned runs.
+    a record names no row of the table, a task has more records than planned runs, or a status is negative.
+
+    >>> table = count_outcomes(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 2]), planned=[2, 3])
+    >>> table.passed.tolist(), table.failed.tolist(), table.unscored.tolist()
+    ([1, 1], [1, 0], [0, 2])
     """
     planned = _integers("planned", planned)
     tasks = len(planned)
     if len(task) != len(status):
         raise ValueError(f"{len(task)} task rows but {len(status)} statuses")
-    if len(task) and not 0 <= task.min() <= task.max() < tasks:
-        raise ValueError(f"records name the task rows {task.min()} to {task.max()}, the table has 0 to {tasks - 1}")
-    if len(status) and status.min() < 0:
-        raise ValueError(f"status {status.min()} is negative")
-
     counts = np.zeros(3 * tasks, dtype=np.int64)
-    # a chunk adds a whole array of counts, so it has at least as many rows
-    step = max(_CHUNK_ROWS, counts.size)
-    for start in range(0, len(task), step):
-        key = task[start : start + step].astype(np.int64)
-        key *= 3
-        key += np.minimum(status[start : start + step], 2)
-        counts += np.bincount(key, minlength=counts.size)
+    start = 0
+    while start < len(task):
+        start += _count_chunk(task[start:], status[start:], counts)
     passed, failed, other = counts.reshape(tasks, 3).T
 
     over = np.flatnonzero(passed + failed + other > planned)
@@ -131,8 +151,43 @@ def count_outcomes(
     return OutcomeTable(planned, passed, failed, planned - passed - failed)
 
 
+def _count_chunk(task: npt.NDArray[np.integer], status: npt.NDArray[np.integer], counts: IntArray) -> int:
+    """Add the first rows to counts of (pass, fail, other) per task; return how many rows that were.
+
+    Records come roughly in the order of tasks, so a chunk names few of them and is counted in a window that stays in
+    the cache. Rows in any order are counted all the same, then with as many rows as a window of all tasks has counts.
+    """
+    rows = min(len(task), _CHUNK_ROWS)
+    lowest, highest = _range(task[:rows], counts.size // 3)
+    if highest - lowest > 2 * rows:
+        rows = min(len(task), max(rows, counts.size))
+        lowest, highest = _range(task[:rows], counts.size // 3)
+    if status[:rows].min() < 0:
+        raise ValueError(f"status {status[:rows].min()} is negative")
+    key = task[:rows].astype(np.int64)
+    key -= lowest
+    key *= 3
+    key += np.minimum(status[:rows], 2)
+    counts[3 * lowest : 3 * highest + 3] += np.bincount(key, minlength=3 * (highest - lowest + 1))
+    return rows
+
+
+def _range(task: npt.NDArray[np.integer], tasks: int) -> tuple[int, int]:
+    lowest, highest = int(task.min()), int(task.max())
+    if lowest < 0 or highest >= tasks:
+        raise ValueError(f"records name the task rows {lowest} to {highest}, the table has 0 to {tasks - 1}")
+    return lowest, highest
+
+
 def histogram(n: npt.ArrayLike, c: npt.ArrayLike) -> Histogram:
-    """The histogram of tasks with n runs of which c passed; ValueError where 0 ≤ c ≤ n does not hold."""
+    """The histogram of tasks with n runs of which c passed: one integer a task in both.
+
+    ValueError where 0 ≤ c ≤ n does not hold or the lengths differ, TypeError for anything but integers.
+
+    >>> counted = histogram([3, 3, 3, 2], [3, 1, 3, 0])
+    >>> counted.n.tolist(), counted.c.tolist(), counted.tasks.tolist()
+    ([2, 3, 3], [0, 1, 3], [1, 1, 2])
+    """
     n, c = _integers("n", n), _integers("c", c)
     if n.shape != c.shape:
         raise ValueError(f"{len(n)} values of n but {len(c)} of c")

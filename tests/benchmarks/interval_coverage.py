@@ -24,10 +24,10 @@ from task_laws import Design, Law, Mixture
 
 from passhat.stats.bootstrap import bootstrap_mean
 from passhat.stats.closed_form import cluster_wilson, pseudo_task_t
+from passhat.stats.discordant import mcnemar_tests
 from passhat.stats.intervals import Interval, dirichlet
-from passhat.stats.mcnemar import mcnemar_tests
 from passhat.stats.paired import Differences, paired_dirichlet, paired_t
-from passhat.stats.sign_flip import sign_flip
+from passhat.stats.sign_flips import sign_flip
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from passhat.stats.bootstrap import bootstrap_pass_hat
+from passhat.stats.discordant import mcnemar_tests
 from passhat.stats.intervals import dirichlet
-from passhat.stats.mcnemar import mcnemar_tests
 from passhat.stats.paired import pair_counts, paired_dirichlet, pass_hat_differences
 from passhat.stats.reliability import flaky, pass_at, pass_hat, task_values
-from passhat.stats.sign_flip import sign_flip_pass_hat
+from passhat.stats.sign_flips import sign_flip_pass_hat
 from passhat.stats.table import count_outcomes, histogram
 
 RUNS = 8

@@ -1,7 +1,5 @@
 """A judge against labels: counts by hand, kappa against statsmodels and enumeration, corrected rates by simulation."""
 
-import doctest
-import sys
 from math import lgamma
 
 import numpy as np
@@ -204,7 +202,3 @@ def test_what_is_not_a_verdict_is_refused():
         confusions(verdicts, verdicts, np.array([0, 2]), 2)
     with pytest.raises(ValueError, match="a number of runs is at least 0"):
         Confusion(1, 2, -1, 0)
-
-
-def test_the_examples_run():
-    assert doctest.testmod(sys.modules[confusion.__module__]) == (0, 12)

@@ -1,6 +1,5 @@
 """The bootstrap over tasks against full enumeration, exact integer distributions and the binomial law."""
 
-import doctest
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise, product
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from passhat.stats import bootstrap as module
 from passhat.stats.bootstrap import Bootstrap, bootstrap_mean, bootstrap_pass_hat
 from passhat.stats.table import histogram
 
@@ -35,11 +33,6 @@ def enumerate_means(values):
 
 def ends(bootstrap):
     return bootstrap.interval.lower, bootstrap.median, bootstrap.interval.upper
-
-
-def test_the_examples_in_the_docstrings_hold():
-    result = doctest.testmod(module)
-    assert (result.failed, result.attempted) == (0, 5)
 
 
 def test_the_suite_of_a_hundred_tasks_has_the_exact_percentiles_of_pass_3():

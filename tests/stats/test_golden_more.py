@@ -16,8 +16,8 @@ from passhat.stats.planning import BetaModel, beta_model, fewest_tasks_for_margi
 from passhat.stats.rare import BY_RUN, chance_of_no_event, event_bound, trials_needed
 from passhat.stats.reliability import pass_hat
 from passhat.stats.sequential import bet_on_differences, discordant_log_e_value, group_sequential
-from passhat.stats.spread import band_over_k, clustering, optimal_repeats, spread, within_task_variance
 from passhat.stats.table import Histogram, histogram
+from passhat.stats.variance import band_over_k, clustering, optimal_repeats, spread, within_task_variance
 
 GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden" / "stats.json"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from passhat.stats.mcnemar import mcnemar
+from passhat.stats.discordant import mcnemar
 from passhat.stats.multiplicity import benjamini_hochberg, holm
 from passhat.stats.paired import (
     completed_difference,
@@ -17,7 +17,7 @@ from passhat.stats.paired import (
     paired_t,
     pass_hat_differences,
 )
-from passhat.stats.sign_flip import sign_flip
+from passhat.stats.sign_flips import sign_flip
 from passhat.stats.table import OutcomeTable
 
 GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden" / "stats.json"

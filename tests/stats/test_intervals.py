@@ -257,6 +257,8 @@ def test_the_dirichlet_bound_moves_and_mirrors_with_its_limits(sample):
     assert ends(dirichlet(1 - values, multiplicities)) == pytest.approx((1 - upper, 1 - lower), rel=1e-9, abs=1e-12)
 
 
-def test_an_interval_says_its_method_and_confidence():
+def test_an_interval_says_its_method_its_confidence_and_what_it_is_about():
     assert dirichlet([1], [1], 0.9) == Interval(pytest.approx(0.05), 1.0, "task-dirichlet", 0.9)
     assert clopper_pearson(0, 1, 0.9) == Interval(0.0, pytest.approx(0.95), "clopper-pearson", 0.9)
+    about = {interval.estimand for interval in (dirichlet([1], [1]), wilson(1, 2), clopper_pearson(1, 2))}
+    assert about == {"tasks like these"}

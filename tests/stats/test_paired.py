@@ -1,7 +1,5 @@
 """Pairs of releases: counts by hand, differences in fractions, intervals against scipy, completions by enumeration."""
 
-import doctest
-import sys
 from collections import Counter
 from fractions import Fraction
 from itertools import product
@@ -13,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from passhat.stats.discordant import mcnemar_tasks
 from passhat.stats.intervals import Interval, clopper_pearson, dirichlet
-from passhat.stats.mcnemar import mcnemar_tasks
 from passhat.stats.paired import (
     Cells,
     CompletedDifference,
@@ -319,7 +317,3 @@ def test_a_million_tasks_are_paired_and_bounded():
     width = paired_dirichlet(differences).upper - paired_dirichlet(differences).lower
     # the normal law's, and the extra task at either end
     assert width == pytest.approx(2 * 1.959964 * np.std((b - a) / 8) / 10**3 + 2 / 10**6, rel=1e-5)
-
-
-def test_the_examples_run():
-    assert doctest.testmod(sys.modules[pair_counts.__module__]) == (0, 26)

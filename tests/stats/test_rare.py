@@ -1,19 +1,11 @@
 """Bounds on rare events against the binomial law, and what clustering does to them."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from passhat.stats import rare as module
 from passhat.stats.rare import BY_RUN, BY_TASK, chance_of_no_event, event_bound, rare_events, trials_needed
-
-
-def test_the_examples_in_the_docstrings_hold():
-    result = doctest.testmod(module)
-    assert (result.failed, result.attempted >= 5) == (0, True)
 
 
 def test_rare_severe_events_are_bounded_by_a_rate_only_with_enough_trials():

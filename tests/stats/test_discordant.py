@@ -1,7 +1,5 @@
 """Exact McNemar against exact fractions, scipy's binomial test and statsmodels."""
 
-import doctest
-import sys
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from math import comb
@@ -13,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
-from passhat.stats.mcnemar import McNemar, mcnemar, mcnemar_tasks, mcnemar_tests
+from passhat.stats.discordant import McNemar, mcnemar, mcnemar_tasks, mcnemar_tests
 from passhat.stats.paired import pair_counts
-from passhat.stats.sign_flip import SMALLEST_P, sign_flip_pass_hat
+from passhat.stats.sign_flips import SMALLEST_P, sign_flip_pass_hat
 
 COUNTS = st.integers(0, 60)
 
@@ -153,7 +151,3 @@ def test_what_is_not_a_count_is_refused():
         mcnemar_tests([1.0], [3])
     with pytest.raises(ValueError, match=r"a_only has the shape \(2,\) and b_only \(1,\)"):
         mcnemar_tests([1, 2], [3])
-
-
-def test_the_examples_run():
-    assert doctest.testmod(sys.modules[mcnemar.__module__]) == (0, 5)

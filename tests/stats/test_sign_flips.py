@@ -1,7 +1,5 @@
 """The sign-flip test against enumeration, big integers, the binomial law and scipy."""
 
-import doctest
-import sys
 from collections import Counter
 from fractions import Fraction
 from math import comb, log10, sqrt
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from passhat.stats.paired import pair_counts
-from passhat.stats.sign_flip import SMALLEST_P, SignFlip, sign_flip, sign_flip_pass_hat
+from passhat.stats.sign_flips import SMALLEST_P, SignFlip, sign_flip, sign_flip_pass_hat
 
 DIFFERENCES = st.lists(st.integers(-9, 9), min_size=1, max_size=10)
 
@@ -243,7 +241,3 @@ def test_lists_that_do_not_match_and_negative_numbers_of_tasks_are_refused():
         sign_flip([1, 2], [1])
     with pytest.raises(ValueError, match="a number of tasks is at least 0, found -1"):
         sign_flip([1], [-1])
-
-
-def test_the_examples_run():
-    assert doctest.testmod(sys.modules[sign_flip.__module__]) == (0, 6)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from passhat.stats.paired import PairHistogram
-from passhat.stats.sign_flip import SMALLEST_P
+from passhat.stats.sign_flips import SMALLEST_P
 from passhat.stats.table import FloatArray, IntArray
 
 # where the logarithm is computed on its own, well before p has lost digits

@@ -15,9 +15,6 @@ from passhat.stats.intervals import Interval, dirichlet, tail_level
 from passhat.stats.reliability import attempt_rate, pass_hat, task_values
 from passhat.stats.table import FloatArray, Histogram
 
-THESE_TASKS = "these tasks"
-TASKS_LIKE_THESE = "tasks like these"
-
 _FEWEST_TASKS_FOR_NORMALITY = 30
 _DIRECTIONS = 1 << 17
 # a direction in which no Z_k moves by more than a ten-thousandth is left out
