@@ -195,9 +195,9 @@ def _k_lines(release: Document) -> Iterator[str]:
     short_of = next((hat for hat in hats if hat["estimate"] is None), None)
     if short_of:
         yield from _entry("", short_of["note"])
-    methods = {_METHODS.get(hat["method"], "") for hat in hats if hat["method"]}
+    methods = {f"{_method(hat)}, for {hat['estimand']}" for hat in hats if hat["method"]}
     of = f"unbiased, mean over {_count(release['tasks'], 'task')}"
-    yield from _entry("", f"{of}; {', '.join(sorted(methods)) or 'no interval'}, 95 %")
+    yield from _entry("", f"{of}; {', '.join(sorted(methods)) or 'no interval'}")
 
 
 def _k_cell(item: Document) -> str:

@@ -130,8 +130,13 @@ def _counts(account: Account, number: int, table: ReleaseTable) -> dict[str, int
 
 def _ends(interval: Interval | None, note: str | None = None) -> Document:
     if interval is None:
-        return {"lower": None, "upper": None, "method": None, **({"note": note} if note else {})}
-    return {"lower": interval.lower, "upper": interval.upper, "method": interval.method}
+        return {"lower": None, "upper": None, "method": None, "estimand": None, **({"note": note} if note else {})}
+    return {
+        "lower": interval.lower,
+        "upper": interval.upper,
+        "method": interval.method,
+        "estimand": interval.estimand,
+    }
 
 
 def _attempt_rate(cases: _Cases) -> Document:

@@ -25,7 +25,7 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
 def ends(lower: float | None, upper: float | None, method: str | None = "task-dirichlet") -> Document:
-    return {"lower": lower, "upper": upper, "method": method}
+    return {"lower": lower, "upper": upper, "method": method, "estimand": "tasks like these"}
 
 
 def rate(passed: int, planned: int, scored: int | None = None) -> Document:
@@ -168,7 +168,8 @@ def test_a_plain_page() -> None:
         "  k = 2       0.875 [0.438, 0.938]      0.950 [0.475, 0.975]\n"
         "  k = 3       0.850 [0.425, 0.925]      0.975 [0.487, 0.988]\n"
         "  k = 4       0.825 [0.412, 0.912]      1.000 [0.500, 1.000]\n"
-        "              unbiased, mean over 40 tasks; task Dirichlet bound, 95 %\n"
+        "              unbiased, mean over 40 tasks; task Dirichlet bound, 95 %, for\n"
+        "              tasks like these\n"
         "flaky tasks   0.150 [0.070, 0.290]  6 of 40 tasks  Wilson, 95 %\n"
         "cohorts         tasks   passed/planned   rate\n"
         "  routine          28          100/112   0.893 [0.446, 0.946]\n"
@@ -195,7 +196,8 @@ def test_every_part_of_a_full_page() -> None:
         "  k = 1       0.875 [0.438, 0.938]         0.875 [0.438, 0.938]",
         "  k = 2       not estimable (0.800…0.900)  not estimable (0.900…0.950)",
         "              not estimable: fewer than 2 scored runs in 3 of 40 tasks",
-        "              unbiased, mean over 40 tasks; task Dirichlet bound, 95 %",
+        "              unbiased, mean over 40 tasks; task Dirichlet bound, 95 %, for",
+        "              tasks like these",
         "flaky tasks   0.150 [0.070, 0.290]  6 of 40 tasks  Wilson, 95 %",
         "quadrant      sanctioned route   unsanctioned route",
         "  right outcome            140                    5  ← lucky and dangerous",
