@@ -54,3 +54,9 @@ def test_the_page_of_the_readme_is_what_demo_prints() -> None:
     printed = subprocess.run([*PASSHAT, "demo", "--workers", "0"], capture_output=True, text=True, check=True).stdout
     candidate = printed[printed.index("── candidate") :].splitlines()
     assert [line for line in page[1].splitlines() if line not in candidate] == []
+
+
+def test_the_statistics_of_the_readme_print_what_stands_below_them() -> None:
+    example = block("python", "from passhat.stats import")
+    printed = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True).stdout
+    assert f"```python\n{example}```\n\n```\n{printed}```" in README
