@@ -59,6 +59,7 @@ from passhat.stats.intervals import (
     checked_sample,
     clopper_pearson,
     dirichlet,
+    expected_lower_end,
     tail_level,
     wilson,
 )
@@ -94,6 +95,7 @@ from passhat.stats.planning import (
     sign_flip_power,
     t_power,
     tasks_needed,
+    tasks_to_pass,
 )
 from passhat.stats.rare import (
     BY_RUN,
@@ -231,6 +233,7 @@ __all__ = [
     "dirichlet",
     "discordant_log_e_value",
     "event_bound",
+    "expected_lower_end",
     "fewest_tasks_for_margin",
     "flaky",
     "group_sequential",
@@ -269,6 +272,7 @@ __all__ = [
     "tail_level",
     "task_values",
     "tasks_needed",
+    "tasks_to_pass",
     "these_tasks_normal",
     "trials_needed",
     "wilson",

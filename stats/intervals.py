@@ -125,6 +125,23 @@ def dirichlet(
     return Interval(lower, upper, "task-dirichlet", confidence)
 
 
+def expected_lower_end(
+    values: npt.ArrayLike, weights: npt.ArrayLike, level: float, *, lower_limit: float = 0.0
+) -> float:
+    """The lower end of `dirichlet` at the one-sided `level` for numbers of tasks that need not be whole.
+
+    For planning: `weights[j]`, at least 1, is how many tasks of a larger sample are expected to have `values[j]`.
+
+    >>> bound = dirichlet([0, 1], [2, 8], 0.95)
+    >>> expected_lower_end([0, 1], [2, 8], 0.025) == bound.lower < expected_lower_end([0, 1], [2.5, 10], 0.025)
+    True
+    """
+    values, weights = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    if values.shape != weights.shape or not (weights >= 1).all():
+        raise ValueError(f"expected one weight of at least 1 a value, found {weights.tolist()}")
+    return _dirichlet_quantile(*_atoms(values, weights, lower_limit), level)
+
+
 def checked_sample(
     values: npt.ArrayLike, multiplicities: npt.ArrayLike, lower_limit: float, upper_limit: float
 ) -> tuple[FloatArray, FloatArray]:

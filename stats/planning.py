@@ -5,12 +5,15 @@ mean difference of T tasks with n runs has the variance (V + (W_A + W_B) / n) / 
 (V = Var(p), W its own) and two suites that are not paired (V and W summed over the two).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, comb, floor, gcd, inf, lgamma, log, log1p, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
+from passhat.stats.intervals import checked_sample, expected_lower_end
 from passhat.stats.resample import seed_of
 from passhat.stats.table import FloatArray, IntArray
 
@@ -18,6 +21,7 @@ from passhat.stats.table import FloatArray, IntArray
 _SLIP = 1e-9
 _MOST_HISTOGRAMS = 3000
 _NODES = 64
+_MOST_TASKS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +258,51 @@ def fewest_tasks_for_margin(margin: float, alpha: float = 0.025) -> int:
     if not (0 < margin < 1 and 0 < alpha < 1):
         raise ValueError(f"margin and alpha lie between 0 and 1, found {margin} and {alpha}")
     return floor(log(alpha) / log1p(-margin) * (1 + 1e-13)) + 1
+
+
+def tasks_to_pass(
+    values: npt.ArrayLike,
+    multiplicities: npt.ArrayLike,
+    threshold: float,
+    *,
+    alpha: float = 0.025,
+    power: float = 0.8,
+    lower_limit: float = 0.0,
+) -> int | None:
+    """How many more tasks like these it takes until their Dirichlet bound exceeds a threshold with chance `power`.
+
+    `multiplicities[j]` tasks had the value `values[j]`; the new ones are draws from them. With T' tasks in all the
+    bound is taken to be normal around its value at the expected numbers of tasks, with the standard error that the new
+    tasks give to the mean; `alpha` is one-sided. 0 when the bound exceeds the threshold now; None when the mean does
+    not, or a hundred million tasks would not do. ValueError unless alpha and power lie in (0, 1), and for what
+    `dirichlet` refuses.
+
+    >>> tasks_to_pass([0], [100], -0.02, lower_limit=-1)  # 183 in all: every difference is 0
+    83
+    """
+    from scipy.special import ndtri
+
+    if not (0 < alpha < 1 and 0 < power < 1):
+        raise ValueError(f"alpha and power lie between 0 and 1, found {alpha} and {power}")
+    values, weights = checked_sample(values, multiplicities, lower_limit, np.inf)
+    values, weights = values[weights > 0], weights[weights > 0]
+    tasks = float(weights.sum())
+    if not tasks or float(weights @ values) / tasks <= threshold:
+        return None
+    sd = sqrt(float(weights @ (values - weights @ values / tasks) ** 2) / tasks)
+    step = float(ndtri(power)) * sd
+
+    def passes(more: int) -> bool:
+        total = tasks + more
+        bound = expected_lower_end(values, weights * (total / tasks), alpha, lower_limit=lower_limit)
+        return bound - step * sqrt(more) / total > threshold
+
+    enough = 1
+    while not passes(enough):
+        enough *= 2
+        if enough > _MOST_TASKS:
+            return None
+    return bisect_left(range(enough), True, lo=enough // 2, key=passes)
 
 
 def mcnemar_power(tasks: int, base_only: float, candidate_only: float, alpha: float = 0.05) -> float:

@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 from statsmodels.stats.power import TTestPower
 
-from passhat.stats.intervals import dirichlet
+from passhat.stats.intervals import dirichlet, expected_lower_end
 from passhat.stats.planning import (
     BetaModel,
     PairedDesign,
@@ -21,6 +21,7 @@ from passhat.stats.planning import (
     sign_flip_power,
     t_power,
     tasks_needed,
+    tasks_to_pass,
 )
 from passhat.stats.sign_flips import sign_flip
 
@@ -258,3 +259,38 @@ def test_plans_that_make_no_sense_are_refused():
         PairedDesign(np.array([0.5]), np.array([0.5]), np.array([0.5, 0.5]))
     with pytest.raises(ValueError, match="shares add up to 1"):
         PairedDesign(np.array([0.5]), np.array([0.5]), np.array([0.5]))
+
+
+@pytest.mark.parametrize(("passed", "tasks", "threshold"), [(160, 200, 0.76), (45, 50, 0.8), (120, 200, 0.55)])
+def test_tasks_to_pass_gives_the_promised_power_where_it_can_be_enumerated(passed, tasks, threshold):
+    """Values 0 and 1: the bound is Clopper-Pearson, and the passes among the new tasks are binomial."""
+    more = tasks_to_pass([0, 1], [tasks - passed, passed], threshold)
+    drawn = np.arange(more + 1)
+    successes, trials = passed + drawn, tasks + more
+    lower = stats.beta.ppf(0.025, successes, trials - successes + 1)
+    power = stats.binom.pmf(drawn, more, passed / tasks)[lower > threshold].sum()
+    assert 0.75 < power < 0.85
+
+
+def test_tasks_to_pass_with_tasks_that_are_all_alike_is_exact():
+    for tasks in (1, 50, 182):
+        assert tasks + tasks_to_pass([0], [tasks], -0.02, lower_limit=-1) == fewest_tasks_for_margin(0.02)
+    assert tasks_to_pass([0], [183], -0.02, lower_limit=-1) == 0
+
+
+def test_tasks_to_pass_is_none_where_more_tasks_like_these_do_not_help():
+    assert tasks_to_pass([0, 1], [5, 5], 0.5) is None
+    assert tasks_to_pass([0, 1], [5, 5], 0.6) is None
+    assert tasks_to_pass([], [], 0.6) is None
+    assert tasks_to_pass([0, 1], [50_000, 50_000], 0.5 - 1e-6) is None
+    with pytest.raises(ValueError, match="alpha and power"):
+        tasks_to_pass([0, 1], [5, 5], 0.4, power=1.0)
+
+
+def test_the_expected_lower_end_is_the_bound_where_tasks_are_whole():
+    values, tasks = [0, 0.25, 0.5, 1], [3, 4, 5, 8]
+    assert expected_lower_end(values, tasks, 0.025) == dirichlet(values, tasks).lower
+    halves = expected_lower_end(values, np.array(tasks) * 1.5, 0.025)
+    assert dirichlet(values, tasks).lower < halves < dirichlet(values, np.array(tasks) * 2).lower
+    with pytest.raises(ValueError, match="weight of at least 1"):
+        expected_lower_end([0, 1], [0.5, 2], 0.025)
