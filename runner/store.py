@@ -4,7 +4,7 @@
     plan.mpk        every planned run
     records.mpk     the log: a header frame, then frames of records as the workers sent them
     columns.mpk     a cache made from the log
-    traces/         what was kept of single runs
+    traces/         what was kept of single runs, unless the manifest names another place
     events.jsonl    starts, losses, retries, interruptions, resumes
 
 Plan and manifest are on disk before the first run. One process writes, whoever reads never waits. A frame that a
@@ -14,6 +14,7 @@ crash cut short is the log's torn tail: readers pass over it and say so, the nex
 import json
 import os
 import secrets
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from filelock import FileLock, Timeout
 from passhat.runner.errors import Incomplete, InvalidFile, NotAcceptable, UsageError
 from passhat.runner.plan import Plan
 from passhat.workers import frames
-from passhat.workers.records import FIELDS, SCHEMA_VERSION
+from passhat.workers.records import FIELDS, SCHEMA_VERSION, fields_of
 
 MANIFEST_SCHEMA = "passhat.manifest/1"
 RESULTS = Path("results")
@@ -42,7 +43,6 @@ class Campaign:
         self.folder = folder
         self.log_path = folder / "records.mpk"
         self.cache_path = folder / "columns.mpk"
-        self.traces = folder / "traces"
         self._events = folder / "events.jsonl"
 
     @cached_property
@@ -70,6 +70,12 @@ class Campaign:
     @property
     def id(self) -> str:
         return str(self.manifest["id"])
+
+    @property
+    def traces(self) -> str:
+        """Folder or URL of the traces: where the manifest says, unless they have been brought here."""
+        own, place = self.folder.resolve() / "traces", self.manifest.get("traces")
+        return str(own) if place is None or own.exists() else f"{place}/{self.id}"
 
     def note(self, event: str, **details: Any) -> None:
         """Add an event to the campaign's history; where it cannot be written the campaign goes on without it."""
@@ -141,19 +147,19 @@ def create(folder: Path | None, plan: Plan, manifest: dict[str, Any], log: Itera
         refuse_taken(target)
         target.mkdir(parents=True, exist_ok=True)
         for path, data in contents.items():
-            _write_whole(path, data)
+            write_whole(path, data)
             made.append(path)
     except OSError as error:
         with suppress(OSError):
             for path in made:
                 path.unlink()
-        raise Incomplete(f"{target}: cannot be written to: {error.strerror or error}") from None
+        raise UsageError(f"{target}: cannot be written to: {error.strerror or error}") from None
     if folder is None:
         _point_latest_at(target)
     return campaign
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that after a crash it is there whole or not at all."""
     part = path.with_name(path.name + ".part")
     try:
@@ -210,6 +216,7 @@ def _may_hold_campaign(folder: Path) -> bool:
 class Log:
     """The bytes of a log and its frames; `torn_at` is the offset of a tail that a crash cut short."""
 
+    schema: int  # of its records
     data: bytes
     payloads: list[memoryview]  # without the header
     end: int  # where the last whole frame ends
@@ -227,10 +234,11 @@ def read_log(campaign: Campaign) -> Log:
         raise InvalidFile(f"{path}: cannot be read: {error.strerror}") from None
     except (frames.DamagedFrame, ValueError) as error:
         raise NotAcceptable(f"{path}: {error}") from None
-    if header != {"schema": SCHEMA_VERSION, "fields": list(FIELDS)}:
-        found = header.get("schema") if isinstance(header, dict) else "no header"
-        raise NotAcceptable(f"{path}: found record schema {found}, this version reads {SCHEMA_VERSION}")
-    return Log(data, payloads[1:], end, None if end == len(data) else end)
+    found = header.get("schema") if isinstance(header, dict) else "no header"
+    known = {schema: list(fields_of(schema)) for schema in range(1, SCHEMA_VERSION + 1)}
+    if found not in known or header != {"schema": found, "fields": known[found]}:
+        raise NotAcceptable(f"{path}: found record schema {found}, this version reads 1 to {SCHEMA_VERSION}")
+    return Log(found, data, payloads[1:], end, None if end == len(data) else end)
 
 
 class LogWriter:
@@ -279,21 +287,46 @@ def _writes_to(path: Path) -> Iterator[None]:
         raise Incomplete(f"{path}: cannot be written to: {cause}; what was written is kept") from None
 
 
+_LOCK, _WRITER = ".lock", ".writer"
+_LOOK_S = 0.1  # longer than whoever looks for a writer holds the lock
+
+
+def writer_of(campaign: Campaign) -> str | None:
+    """Return who writes a campaign at this moment; None when nobody does."""
+    try:
+        who = (campaign.folder / _WRITER).read_text()
+    except OSError:
+        return None
+    try:
+        with FileLock(campaign.folder / _LOCK, timeout=0):
+            return None  # left behind by one that was killed
+    except (Timeout, OSError):
+        return who
+
+
 @contextmanager
 def writing(campaign: Campaign) -> Iterator[tuple[LogWriter, Log]]:
-    """Hold the campaign for writing, with its torn tail taken off; give the writer and the log as it was."""
-    lock = FileLock(campaign.folder / ".lock")
-    holder = campaign.folder / ".writer"
+    """Hold the campaign for writing, with its torn tail taken off; give the writer and the log as it was.
+
+    Raise NotAcceptable for a log of an older schema: its records and new ones would not be of one kind.
+    """
+    lock = FileLock(campaign.folder / _LOCK)
+    holder = campaign.folder / _WRITER
     with _writes_to(campaign.folder):
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=_LOOK_S)
         except Timeout:
             who = holder.read_text() if holder.exists() else "unknown"
-            raise UsageError(f"{campaign.folder}: another process writes this campaign (process {who})") from None
+            raise UsageError(f"{campaign.folder}: another process writes this campaign ({who})") from None
     try:
         with _writes_to(campaign.folder):
-            holder.write_text(str(os.getpid()))
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
             log = read_log(campaign)
+            if log.schema != SCHEMA_VERSION:
+                raise NotAcceptable(
+                    f"{campaign.log_path}: record schema {log.schema} can be read but not continued: "
+                    f"this version writes {SCHEMA_VERSION}"
+                )
             if log.torn_at is not None:
                 campaign.write_event("torn_tail", offset=log.torn_at, bytes=len(log.data) - log.torn_at)
             writer = LogWriter(campaign.log_path, log.end)

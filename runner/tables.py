@@ -10,7 +10,6 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from passhat.runner.columns import Array, Columns
 from passhat.runner.errors import NotAcceptable
@@ -18,7 +17,7 @@ from passhat.runner.plan import Plan
 from passhat.runner.schedule import Stretch
 from passhat.stats.table import IntArray, OutcomeTable, count_outcomes
 from passhat.workers.order import Cell
-from passhat.workers.records import DETERMINISTIC, Outcome, Reason, Status
+from passhat.workers.records import Outcome, Reason, Safety, Status, deterministic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,15 +54,15 @@ class Account:
         cell = self.plan.grid.locate(int(self.planned[planned]))
         return f"{self.plan.tasks[cell.task]}/{cell.run}"
 
-    def safety(self) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Return each planned run's safety bits over all its attempts, and whether every attempt was observed."""
+    def safety(self) -> tuple[IntArray, IntArray]:
+        """Return each planned run's safety bits over all its attempts, and those that every attempt was watched for."""
         rows = np.flatnonzero(self.index >= 0)
-        where, is_seen = self.index[rows], self.columns["calls"][rows] >= 0
-        bits = np.zeros(len(self.planned), dtype=np.int64)
-        np.bitwise_or.at(bits, where, self.columns["safety"][rows].astype(np.int64))
-        observed = self.standing >= 0
-        observed[where[~is_seen]] = False
-        return bits, observed
+        where = self.index[rows]
+        events = np.zeros(len(self.planned), dtype=np.int64)
+        watched = np.where(self.standing >= 0, sum(Safety), 0)
+        np.bitwise_or.at(events, where, self.columns["safety"][rows].astype(np.int64))
+        np.bitwise_and.at(watched, where, self.columns["watched"][rows].astype(np.int64))
+        return events, watched
 
     def status(self, rows: IntArray) -> IntArray:
         """Return the status of each planned run by an array of rows such as `standing`; one above the last: missing."""
@@ -177,7 +176,7 @@ def records_digest(account: Account) -> str:
 
 def _deterministic(columns: Columns) -> list[Array]:
     """What a record says that does not depend on workers, time or attempts; its own digest adds the trajectory."""
-    return [columns[field] for field in (*DETERMINISTIC, "digest")]
+    return [columns[field] for field in (*deterministic(columns.schema), "digest")]
 
 
 def _raw(column: Array) -> Array:

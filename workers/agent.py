@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from passhat.workers.environment import ToolResult, ToolSpec
+from passhat.workers.order import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,22 @@ class AgentContext(Protocol):
     """Services of the runner to an agent."""
 
     seed: int  # the only source of randomness an agent may use if its runs are to repeat
+    limits: Limits  # where the run is ended
 
     def record_usage(
-        self, *, tokens_in: int = 0, tokens_cached: int = 0, tokens_out: int = 0, cost_usd: float = 0.0
+        self,
+        *,
+        tokens_in: int = 0,
+        tokens_cached: int = 0,
+        tokens_out: int = 0,
+        cost_usd: float = 0.0,
+        retries: int | None = None,
+        virtual_ms: int = 0,
     ) -> None:
-        """Add to what this run has used."""
+        """Add to what this run has used. An agent that counts its retries says 0 where there was none.
+
+        `virtual_ms` is for a simulated agent: how long it took, in the environment's own time.
+        """
 
     def log(self, text: str) -> None:
         """Add a line to the run's trace."""

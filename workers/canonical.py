@@ -16,8 +16,18 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+import orjson
+
 _LEAST, _MOST = -(2**63), 2**63 - 1  # whole numbers that every reader of a record can hold
 
+# What orjson cannot write (integers over 64 bits, lone surrogates) or would write although it is no JSON (dataclasses,
+# dates) is left to the standard library, which writes or refuses it.
+_OPTIONS = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
 _encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 _encode_anything = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=repr).encode
 
@@ -28,7 +38,10 @@ def canonical(value: Any) -> Any:
     Raise TypeError or ValueError for what JSON or a record cannot hold: other types, keys that are not text, NaN and
     infinities, integers over 64 bits, lone surrogates.
     """
-    if isinstance(value, str):
+    kind = type(value)  # the usual kinds first: this is done to every argument of every call
+    if kind is dict:
+        return {_key(key): canonical(item) for key, item in value.items() if item is not None}
+    if kind is str or isinstance(value, str):
         if not value.isascii():
             value.encode()  # a lone surrogate raises
         return value
@@ -52,13 +65,15 @@ def canonical(value: Any) -> Any:
 def _key(key: Any) -> str:
     if not isinstance(key, str):
         raise TypeError(f"the key of a mapping is {type(key).__name__}, expected text")
-    canonical(key)
-    return key
+    return canonical(key)  # type: ignore[no-any-return]
 
 
 def canonical_json(value: Any) -> bytes:
     """Return the value as compact JSON in UTF-8 with sorted keys; equal canonical values give equal bytes."""
-    return _encode(value).encode("utf-8", "surrogatepass")
+    try:
+        return orjson.dumps(value, option=_OPTIONS)
+    except TypeError:
+        return _encode(value).encode("utf-8", "surrogatepass")
 
 
 def same_value(expected: Any, actual: Any, *, absolute: float = 0.0, relative: float = 0.0) -> bool:

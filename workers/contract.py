@@ -22,19 +22,20 @@ _STRICT = {"extra": "forbid"}  # read by pydantic when a file is checked against
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadCheck:
-    """One value of the final payload, compared by type and value."""
+    """One value of the final payload, compared by type and value; or a receipt the agent claims to hold."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = _STRICT
 
     path: str  # keys and list indices joined by dots: "lines.0.amount_minor"
-    equals: Any
+    equals: Any = None  # None: it must be null or absent
     absolute: float = 0.0  # tolerances of numbers; a whole number that should be exact has none
     relative: float = 0.0
+    receipt: str = ""  # a tool: the value must be the id of a receipt of this tool, issued in this run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRule:
-    """A set of calls: by tool, and optionally by arguments, principal and receipt.
+    """A set of calls: by the exact name of a tool, and optionally by arguments, principal and receipt.
 
     `arguments` maps an argument to the value it must have; `absent` names arguments that must not be given (or be
     null). A required rule is met by `at_least` calls and broken by more than `at_most`; one call meets one requirement.
@@ -49,7 +50,9 @@ class CallRule:
     at_least: int = 1
     at_most: int | None = None
     receipt: bool = False  # only calls that the target system answered with a receipt count
-    tenant: str | None = None  # only calls made on behalf of this tenant count
+    user: str | None = None  # only calls made on behalf of this user, tenant and role count
+    tenant: str | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,12 @@ class Ceilings:
     turns: int | None = None
     calls: int | None = None
     cost_usd: float | None = None
-    tokens: int | None = None
-    virtual_ms: int | None = None
+    tokens: int | None = None  # in and out together
+    tokens_in: int | None = None  # cached ones included
+    tokens_cached: int | None = None
+    tokens_out: int | None = None
+    retries: int | None = None
+    virtual_ms: int | None = None  # latency in the environment's own time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,8 @@ class Contract:
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = _STRICT
 
-    outcomes: tuple[Claim, ...] = ("COMPLETED",)  # right claims; the call behind one can be asked for in `must_call`
+    outcomes: tuple[Claim, ...] = ("COMPLETED",)  # right claims
+    confirmed_by: Mapping[str, str] = field(default_factory=dict)  # a claim counts only with a receipt of this tool
     expect_text: tuple[str, ...] = ()  # each must appear in the final message, as whole words and numbers
     forbid_text: tuple[str, ...] = ()  # none may appear in it, not even within a word
     payload: tuple[PayloadCheck, ...] = ()
@@ -131,6 +139,7 @@ class Task:
     contract: Contract = Contract()
     oracle: tuple[Step, ...] = ()  # a script that satisfies the contract
     template: str = ""
+    passes_trivially: tuple[str, ...] = ()  # names of trivial agents that rightly pass; every other one must fail
 
 
 def task_content(task: Task) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Receipt:
     tool: str
     target: str
     mac: str
+    call: int = 0  # number of the call it answers, of those the environment was asked; 0 where it does not count
+    effects_digest: str = ""  # of what the call changed, where the environment says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,17 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One column of one row that differs from the world the run started with."""
+    """One column of one row that differs from the world the run started with.
+
+    A row with a column `tenant` belongs to that tenant: inserting or deleting another tenant's is a safety fact.
+    """
 
     table: str
     key: str
     column: str  # "*" when the whole row was inserted (before is None) or deleted (after is None)
     before: Any
     after: Any
+    call: int | None = None  # the call that last touched it, numbered from 1; None where it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,10 @@ class Environment(Protocol):
         """Return 8 bytes that depend on the state alone, not on the way to it."""
 
     def facts(self) -> int:
-        """Return `Safety` bits only the environment can know (an injection was shown, an approval skipped)."""
+        """Return `Safety` bits only the environment can know (an injection was shown, an approval skipped).
+
+        Asked after `reset` and after every call, so that a fact is told with the call that brought it about.
+        """
 
     def virtual_ms(self) -> int:
         """Return the virtual time that has passed since `reset`."""

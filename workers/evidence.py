@@ -21,6 +21,7 @@ class Call:
     result: ToolResult
     principal: Principal
     turn: int
+    facts: int = 0  # Safety bits the environment knew when the call was made
 
     @property
     def succeeded(self) -> bool:
@@ -35,6 +36,8 @@ class Usage:
     tokens_cached: int = 0
     tokens_out: int = 0
     cost_micros: int = 0
+    retries: int | None = None  # None: the agent does not count them
+    virtual_ms: int = 0  # time it took, in the environment's own
     is_recorded: bool = False
 
     @property
@@ -56,7 +59,7 @@ class Evidence:
     facts: int  # Safety bits the environment knows
     usage: Usage
     turns: int
-    virtual_ms: int
+    virtual_ms: int  # of the environment and the agent
 
     @property
     def terminal(self) -> Outcome:

@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 import msgpack
 
 # 1: first version
-SCHEMA_VERSION = 1
+# 2: the hermetic levels that were asked for beside the achieved ones, and the agent's retries; a digest does not depend
+#    on levels any more, so that a run confined and one that was not can be seen to be the same; which safety events
+#    were looked for
+SCHEMA_VERSION = 2
+_SINCE = {"watched": 2, "retries": 2, "env_requested": 2, "agent_requested": 2}
 
 
 class Status(IntEnum):
@@ -66,16 +70,19 @@ class Reason(IntEnum):
 class Safety(IntFlag):
     """Facts about the trajectory that veto rules read; each is a property of the run, not a count."""
 
-    FORBIDDEN_CALL = 1
+    FORBIDDEN_CALL = 1  # attempted, whatever came of it
     SKIPPED_APPROVAL = 2
     UNVERIFIED_WRITE = 4
     EXTERNAL_EFFECT = 8  # a forbidden call changed something
     INJECTION_SEEN = 16
     INJECTION_FOLLOWED = 32
+    WRONG_TENANT = 64  # a write in another tenant than the session's
+    PHANTOM_SUCCESS = 128  # success, or a receipt, was claimed that the target system never confirmed
+    FORBIDDEN_BLOCKED = 256  # a forbidden call was denied
 
 
 class Level(IntEnum):
-    """Hermetic level that was achieved."""
+    """Hermetic level, asked for or achieved."""
 
     OPEN = 0
     DECLARED = 1  # injected clock, random numbers and ids; nothing enforced
@@ -103,16 +110,20 @@ class RunRecord(NamedTuple):
     rubric: float | None
     passes: int  # bit i is set when SCORERS[i] passed
     safety: int
+    watched: int  # Safety bits that were looked for: of any other, its absence from `safety` says nothing
     turns: int | None
     calls: int | None
     bad_calls: int | None
     tokens_in: int | None  # cached tokens included
     tokens_cached: int | None
     tokens_out: int | None
+    retries: int | None  # calls the agent says it made again, to a provider or otherwise
     cost_micros: int | None  # millionths of a US dollar
     virtual_ms: int | None
     wall_us: int | None
+    env_requested: int  # Level
     env_level: int
+    agent_requested: int
     agent_level: int
     violations: int
     state_digest: bytes  # 8 bytes, empty when there is no state
@@ -128,8 +139,21 @@ class RunRecord(NamedTuple):
 
 FIELDS = RunRecord._fields
 _NOT_DETERMINISTIC = ("attempt", "wall_us", "digest", "trace_file", "trace_offset")
-DETERMINISTIC = tuple(name for name in FIELDS if name not in _NOT_DETERMINISTIC)
-_DETERMINISTIC = [FIELDS.index(name) for name in DETERMINISTIC]
+_LEVELS = ("env_requested", "env_level", "agent_requested", "agent_level")
+
+
+def fields_of(schema: int) -> tuple[str, ...]:
+    """Return the fields of a record by the schema it was written in, in their order."""
+    return tuple(name for name in FIELDS if _SINCE.get(name, 1) <= schema)
+
+
+def deterministic(schema: int = SCHEMA_VERSION) -> tuple[str, ...]:
+    """Return the fields that do not depend on workers, time or attempts, nor (since schema 2) on hermetic levels."""
+    left_out = _NOT_DETERMINISTIC if schema == 1 else _NOT_DETERMINISTIC + _LEVELS
+    return tuple(name for name in fields_of(schema) if name not in left_out)
+
+
+_DETERMINISTIC = [FIELDS.index(name) for name in deterministic()]
 
 _packer = msgpack.Packer(use_single_float=True)
 
@@ -156,8 +180,9 @@ def blank(release: int, task: int, run: int) -> RunRecord:
     """A first attempt about which nothing is said yet: pending, no outcome, no score, no cost."""
     unsaid: dict[str, Any] = dict.fromkeys(FIELDS)
     unsaid.update(release=release, task=task, run=run, attempt=1, status=Status.PENDING)
-    unsaid.update(claimed=0, assigned=0, reason=0, passes=0, safety=0)
-    unsaid.update(env_level=0, agent_level=0, violations=0, state_digest=b"", digest=b"")
+    unsaid.update(claimed=0, assigned=0, reason=0, passes=0, safety=0, watched=0)
+    unsaid.update(env_requested=0, env_level=0, agent_requested=0, agent_level=0)
+    unsaid.update(violations=0, state_digest=b"", digest=b"")
     return RunRecord(**unsaid)
 
 

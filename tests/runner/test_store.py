@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from array import array
@@ -17,7 +18,7 @@ import pytest
 
 from passhat.runner.errors import Incomplete, InvalidFile, NotAcceptable, UsageError
 from passhat.runner.plan import Plan
-from passhat.runner.store import Campaign, create, find, find_all, read_log, writing
+from passhat.runner.store import Campaign, create, find, find_all, read_log, writer_of, writing
 from passhat.workers.frames import FrameHeader, pack_frame, parse, wrap
 from passhat.workers.records import FIELDS, SCHEMA_VERSION, RunRecord, blank, pack_record, seal
 
@@ -100,7 +101,7 @@ def test_a_folder_that_holds_a_campaign_is_refused_and_left_alone(held: str) -> 
 def test_a_log_may_begin_with_frames_and_is_there_whole_or_not_at_all() -> None:
     """An import whose disk was full must not look like a campaign with missing runs."""
     frames = [frame(run) for run in range(5)]
-    with largest_file(500), pytest.raises(Incomplete):
+    with largest_file(500), pytest.raises(UsageError):
         create(FOLDER, PLAN, MANIFEST, frames)
     assert list(FOLDER.iterdir()) == []
     assert runs_in(create(FOLDER, PLAN, MANIFEST, frames)) == [0, 1, 2, 3, 4]
@@ -119,7 +120,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_nothing_behind(full: str) -> No
     long = MANIFEST | {"sources": ["x" * 1000]}
     create(Path("d"), PLAN, long)
     size_bytes = Path("d", full).stat().st_size - 1
-    with largest_file(size_bytes), pytest.raises(Incomplete, match=r"^c: cannot be written to: File too large$"):
+    with largest_file(size_bytes), pytest.raises(UsageError, match=r"^c: cannot be written to: File too large$"):
         create(FOLDER, PLAN, long)
     assert list(FOLDER.iterdir()) == []
     assert create(FOLDER, PLAN, long).plan == PLAN
@@ -201,7 +202,8 @@ def test_a_reader_never_waits_for_the_writer(campaign: Campaign) -> None:
 
 
 def test_a_second_writer_is_refused_and_told_who_is_writing(campaign: Campaign) -> None:
-    with writing(campaign), pytest.raises(UsageError, match=rf"another process writes .* \(process {os.getpid()}\)"):
+    me = f"process {os.getpid()} on {socket.gethostname()}"
+    with writing(campaign), pytest.raises(UsageError, match=rf"another process writes this campaign \({me}\)"):
         append(Campaign(FOLDER), frame(0))
     append(Campaign(FOLDER), frame(0))
     assert runs_in(campaign) == [0]
@@ -220,9 +222,23 @@ def test_a_writer_that_was_killed_holds_nothing(campaign: Campaign) -> None:
         assert other.stdout.readline() == "writing\n"
         with pytest.raises(UsageError, match=f"process {other.pid}"):
             append(campaign, frame(1))
+        assert writer_of(campaign) == f"process {other.pid} on {socket.gethostname()}"
         other.send_signal(signal.SIGKILL)
+    assert (campaign.folder / ".writer").exists()
+    assert writer_of(campaign) is None
     append(campaign, frame(1))
     assert runs_in(campaign) == [0, 1]
+
+
+def test_whoever_looks_for_a_writer_is_in_no_writers_way(campaign: Campaign) -> None:
+    assert writer_of(campaign) is None
+    with writing(campaign):
+        assert writer_of(Campaign(FOLDER)) == f"process {os.getpid()} on {socket.gethostname()}"
+    assert writer_of(campaign) is None
+    (campaign.folder / ".writer").write_text("process 1 on gone")  # as one that was killed leaves it
+    assert writer_of(campaign) is None
+    append(campaign, frame(0))
+    assert runs_in(campaign) == [0]
 
 
 # Torn and damaged logs
@@ -332,7 +348,7 @@ def test_a_full_disk_keeps_a_torn_tail_until_it_can_be_noted(campaign: Campaign)
 READ_ONLY = """
 import os
 from pathlib import Path
-from passhat.runner.errors import Incomplete
+from passhat.runner.errors import Incomplete, UsageError
 from passhat.runner.report import load_account
 from passhat.runner.store import Campaign, create, writing
 
@@ -348,8 +364,8 @@ campaign.note("somebody looked")
 for attempt in (lambda: writing(campaign).__enter__(), lambda: create(Path("new"), campaign.plan, {})):
     try:
         attempt()
-    except Incomplete as error:
-        print(error)
+    except (Incomplete, UsageError) as error:
+        print(int(error.exit_code), error)
 """
 
 
@@ -364,8 +380,8 @@ def test_a_read_only_folder_can_be_read_and_refuses_a_writer_by_name(campaign: C
         FOLDER.chmod(0o755)
     assert ended.stdout.splitlines() == [
         "1 None",
-        ".: cannot be written to: Permission denied; what was written is kept",
-        "new: cannot be written to: Permission denied",
+        "6 .: cannot be written to: Permission denied; what was written is kept",
+        "2 new: cannot be written to: Permission denied",
     ]
     assert {path.name: path.read_bytes() for path in FOLDER.iterdir()} == before
 

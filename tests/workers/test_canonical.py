@@ -1,12 +1,21 @@
 """Values are compared by type and value, element by element; equal values have equal canonical bytes."""
 
+import json
 import math
+from dataclasses import dataclass
+from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from passhat.workers.canonical import canonical, canonical_json, code_points, difference, look_alike, same_value, show
+
+
+@dataclass
+class Point:
+    x: int
+
 
 EXPECTED = {"n": 20, "flag": True, "price": 9.5}
 E_ACUTE, E_COMBINED = "caf\u00e9", "cafe\u0301"
@@ -211,3 +220,27 @@ def test_whole_floats_too_large_for_a_record_stay_floats():
 def test_shown_values_are_bounded():
     assert show("x" * 1000, limit=10) == '"xxxxxxxxx… (1002 characters)'
     assert show({"b": 1, "a": {2}}) == '{"a": "{2}", "b": 1}'
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=[])),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+        max_leaves=12,
+    )
+)
+def test_canonical_json_is_what_the_standard_library_writes(value: object) -> None:
+    """Whole numbers of any size and lone surrogates too; floats are written as shortly as they can be."""
+    plain = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    assert canonical_json(value) == plain.encode("utf-8", "surrogatepass")
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_is_written_so_that_it_is_read_back(number: float) -> None:
+    assert json.loads(canonical_json([number])) == [number]
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), date(2026, 1, 1), Point(1), b"x"])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises(TypeError):
+        canonical_json([value])

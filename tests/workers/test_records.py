@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from passhat.workers.records import (
     FIELDS,
+    SCHEMA_VERSION,
     Level,
     Outcome,
     Reason,
@@ -18,14 +19,17 @@ from passhat.workers.records import (
     Safety,
     Status,
     blank,
+    deterministic,
     fault,
+    fields_of,
     pack_record,
     record_digest,
     seal,
     unpack_record,
 )
 
-HOW_IT_WAS_COME_BY = ("attempt", "wall_us", "trace_file", "trace_offset", "digest")
+LEVELS = ("env_requested", "env_level", "agent_requested", "agent_level")
+HOW_IT_WAS_COME_BY = ("attempt", "wall_us", "trace_file", "trace_offset", "digest", *LEVELS)
 
 _counts = st.none() | st.integers(0, 2**40)
 _scores = st.none() | st.floats(0, 1, width=32)
@@ -43,11 +47,11 @@ records = st.builds(
     reason=st.sampled_from(Reason),
     **dict.fromkeys(("outcome", "trajectory", "efficiency", "rubric"), _scores),
     passes=st.integers(0, 15),
-    safety=st.integers(0, 63),
-    **dict.fromkeys(("turns", "calls", "bad_calls", "tokens_in", "tokens_cached", "tokens_out"), _counts),
+    safety=st.integers(0, int(sum(Safety))),
+    watched=st.integers(0, int(sum(Safety))),
+    **dict.fromkeys(("turns", "calls", "bad_calls", "tokens_in", "tokens_cached", "tokens_out", "retries"), _counts),
     **dict.fromkeys(("cost_micros", "virtual_ms", "wall_us"), _counts),
-    env_level=st.sampled_from(Level),
-    agent_level=st.sampled_from(Level),
+    **dict.fromkeys(("env_requested", "env_level", "agent_requested", "agent_level"), st.sampled_from(Level)),
     violations=st.integers(0, 2**40),
     state_digest=_digests | st.just(b""),
     digest=_digests,
@@ -76,8 +80,25 @@ def test_scores_are_stored_in_single_precision() -> None:
 def test_a_full_record_of_a_run_takes_at_most_120_bytes() -> None:
     record = RunRecord(
         *(1, 99_999, 9, 1, Status.FAIL, Outcome.COMPLETED, Outcome.LOOP_DETECTED, Reason.NONE),
-        *(0.75, 0.5, 1.0, None, 5, int(Safety.UNVERIFIED_WRITE), 40, 40, 3, 30_000, 20_000, 2_000, 65_000),
-        *(90_000, 400_000, Level.DECLARED, Level.OPEN, 0, bytes(range(8)), bytes(range(8)), 1_000, 60_000),
+        *(
+            0.75,
+            0.5,
+            1.0,
+            None,
+            5,
+            int(Safety.UNVERIFIED_WRITE),
+            int(sum(Safety)),
+            40,
+            40,
+            3,
+            30_000,
+            20_000,
+            2_000,
+            3,
+            65_000,
+        ),
+        *(90_000, 400_000, Level.GUARDED, Level.GUARDED, Level.OPEN, Level.OPEN, 0),
+        *(bytes(range(8)), bytes(range(8)), 1_000, 60_000),
     )
     assert len(pack_record(record)) <= 120
 
@@ -86,6 +107,15 @@ def test_a_full_record_of_a_run_takes_at_most_120_bytes() -> None:
 def test_an_array_of_another_schema_is_refused(found: list[Any]) -> None:
     with pytest.raises(ValueError, match=f"has {len(FIELDS)} fields, found {len(found)}"):
         unpack_record(found)
+
+
+def test_an_older_schema_has_the_fields_it_had() -> None:
+    later = ("watched", "retries", "env_requested", "agent_requested")
+    assert fields_of(1) == tuple(name for name in FIELDS if name not in later)
+    assert fields_of(2) == fields_of(SCHEMA_VERSION) == FIELDS
+    assert deterministic(2) == tuple(f for f in fields_of(2) if f not in HOW_IT_WAS_COME_BY)
+    assert [name for name in deterministic(1) if name in LEVELS] == ["env_level", "agent_level"]
+    assert {*deterministic(1)} - {*LEVELS} == {*fields_of(1)} - {*HOW_IT_WAS_COME_BY}
 
 
 def test_a_record_that_cannot_be_packed_leaves_nothing_behind() -> None:
@@ -129,7 +159,8 @@ def test_the_digest_is_blake2b_over_the_packed_fields_and_the_trajectory(record:
 
 def test_a_blank_record_says_nothing() -> None:
     said = {name: value for name, value in blank(1, 2, 3)._asdict().items() if value is not None}
-    zeros = dict.fromkeys(("claimed", "assigned", "reason", "passes", "safety", "env_level", "agent_level"), 0)
+    zeros = dict.fromkeys(("claimed", "assigned", "reason", "passes", "safety", "watched"), 0)
+    zeros |= dict.fromkeys(("env_requested", "env_level", "agent_requested", "agent_level"), 0)
     key = {"release": 1, "task": 2, "run": 3, "attempt": 1, "status": Status.PENDING}
     assert said == {**key, **zeros, "violations": 0, "state_digest": b"", "digest": b""}
 
@@ -156,8 +187,8 @@ def test_what_the_runner_assigned_comes_before_what_the_agent_claimed(
     assert blank(0, 0, 0)._replace(claimed=claimed, assigned=assigned).terminal is ended
 
 
-def test_the_numbers_of_schema_1_stay_what_they_are() -> None:
-    """They are in logs: a number may be added, never moved."""
+def test_the_numbers_in_logs_stay_what_they_are() -> None:
+    """A number may be added, never moved."""
     assert " ".join(status.name for status in Status) == "PASS FAIL INVALID PENDING"
     assert " ".join(outcome.name for outcome in Outcome) == (
         "NONE COMPLETED ESCALATED REFUSED NEEDS_CLARIFICATION LOOP_DETECTED TIMED_OUT BUDGET_EXCEEDED TURN_LIMIT "
@@ -176,4 +207,7 @@ def test_the_numbers_of_schema_1_stay_what_they_are() -> None:
         "EXTERNAL_EFFECT": 8,
         "INJECTION_SEEN": 16,
         "INJECTION_FOLLOWED": 32,
+        "WRONG_TENANT": 64,
+        "PHANTOM_SUCCESS": 128,
+        "FORBIDDEN_BLOCKED": 256,
     }
