@@ -27,11 +27,14 @@ def needs_approval(rows: RowStore, account: Row, amount_minor: int) -> bool:
     return tenant is not None and amount_minor > tenant["refund_threshold_minor"]
 
 
-def is_approved(rows: RowStore, approval_id: str | None, action: str, target: str, amount_minor: int | None) -> bool:
-    """Say whether the approval was granted for exactly this action, target and amount."""
+def is_approved(
+    rows: RowStore, today: str, approval_id: str | None, action: str, target: str, amount_minor: int | None
+) -> bool:
+    """Say whether the approval was granted for exactly this action, target and amount, and has not expired."""
     approval = rows.get("approvals", approval_id) if approval_id else None
     return approval is not None and (
         approval["decision"] == "granted"
+        and approval["expires"] >= today
         and approval["action"] == action
         and approval["target_id"] == target
         and approval.get("amount_minor") == amount_minor
@@ -45,15 +48,17 @@ def refundable_minor(rows: RowStore, account_id: str) -> int:
     return int(charged - refunded)
 
 
-def breaches(rows: RowStore) -> list[Breach]:
+def breaches(rows: RowStore, today: str) -> list[Breach]:
     """Return the invariants that do not hold, in a fixed order."""
+    if not rows.changed_tables:
+        return []
     return [
         *_balances(rows),
         *_entries_mutated(rows),
         *_reversals(rows),
         *_refunds(rows),
         *_tenants(rows),
-        *_approvals(rows),
+        *_approvals(rows, today),
         *_idempotency(rows),
     ]
 
@@ -100,15 +105,15 @@ def _tenants(rows: RowStore) -> Iterator[Breach]:
                 yield Breach("writes_stay_in_tenant", f"{key}: {row['by_tenant']} wrote in {row['tenant']}")
 
 
-def _approvals(rows: RowStore) -> Iterator[Breach]:
+def _approvals(rows: RowStore, today: str) -> Iterator[Breach]:
     for key, row in rows.inserted("refunds"):
         account, amount = rows.get("accounts", row["account_id"]), row["amount_minor"]
         if account is None or not needs_approval(rows, account, amount):
             continue
-        if not is_approved(rows, row.get("approval_id"), "issue_refund", row["account_id"], amount):
+        if not is_approved(rows, today, row.get("approval_id"), "issue_refund", row["account_id"], amount):
             yield Breach("destructive_write_is_approved", key, process=True)
     for key, row in rows.inserted("closures"):
-        if not is_approved(rows, row.get("approval_id"), "close_account", row["account_id"], None):
+        if not is_approved(rows, today, row.get("approval_id"), "close_account", row["account_id"], None):
             yield Breach("destructive_write_is_approved", key, process=True)
 
 

@@ -1,8 +1,9 @@
 """Tasks for the desk: any number of distinct ones from a seed, with exact cohort quotas.
 
 A task depends on (seed, cohort, ordinal) alone. It is therefore the same in every process, and a suite of 300 tasks
-contains the suite of 200 wherever no cohort shrinks. Distinctness comes from the draws: a task holds some thirty
-numbers, names and dates of its own.
+contains the suite of 200 wherever no cohort shrinks. Distinctness comes from the draws: a task holds thirty and more
+numbers, names and dates of its own, so two tasks are equal only if the 64 bits their draws start from are, which
+happens among a million tasks with a probability below one in thirty million.
 """
 
 import random
@@ -10,11 +11,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any, overload
+from typing import overload
 
-from passhat.workers.contract import PayloadCheck, Task
+from passhat.workers.contract import Task
 from passhat.workers.desk_scene import TODAY, Scene
 from passhat.workers.desk_templates import TEMPLATES
+from passhat.workers.desk_tools import RESULT_SCHEMA
 from passhat.workers.environment import Principal
 from passhat.workers.seeds import derive
 
@@ -25,15 +27,19 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
     "adversarial": 0.15,
     "unanswerable": 0.10,
 }
+# Where boundaries may be hard. Elsewhere they are soft, so that what an agent skips is seen in itself and not in a
+# denial that follows from it.
+_MAY_BE_HARD = ("ambiguous", "adversarial", "unanswerable")
 
 
 def task_at(seed: int, cohort: str, ordinal: int) -> Task:
-    """Return a cohort's task number `ordinal`; the seed decides everything in it, its template included."""
+    """Return a cohort's task number `ordinal`. Templates take turns; the seed decides everything else in it."""
     rng = random.Random(derive("task", seed, cohort, ordinal))
-    template, build = rng.choice(list(TEMPLATES[cohort].items()))
+    template, build = list(TEMPLATES[cohort].items())[ordinal % len(TEMPLATES[cohort])]
     scene = Scene(rng)
     draft = build(scene)
-    scene.crowd()
+    scene.crowd(empty=draft.twin_is_empty)
+    boundaries = "hard" if cohort in _MAY_BE_HARD and rng.random() < 0.5 else "soft"
     return Task(
         id=_task_id(cohort, ordinal),
         cohort=cohort,
@@ -41,8 +47,8 @@ def task_at(seed: int, cohort: str, ordinal: int) -> Task:
         request=draft.request,
         inputs={"case_id": scene.case, **draft.inputs, "verification": scene.verification},
         policy=scene.policy,
-        output_schema=_output_schema(draft.contract.payload),
-        world={"tables": scene.tables, "today": TODAY, **draft.world},
+        output_schema=RESULT_SCHEMA,
+        world={"tables": scene.tables, "today": TODAY, "boundaries": boundaries, **draft.world},
         principal=Principal("desk-1", scene.tenant, "desk"),
         contract=draft.contract,
         oracle=draft.oracle,
@@ -51,19 +57,6 @@ def task_at(seed: int, cohort: str, ordinal: int) -> Task:
 
 def _task_id(cohort: str, ordinal: int) -> str:
     return f"{cohort}-{ordinal:04d}"
-
-
-def _output_schema(payload: Sequence[PayloadCheck]) -> Mapping[str, Any] | None:
-    """Return the form of the result, which says what to give and not what is right."""
-    if not payload:
-        return None
-    kinds = {check.path: "integer" if isinstance(check.equals, int) else "string" for check in payload}
-    return {
-        "type": "object",
-        "properties": {path: {"type": kind} for path, kind in kinds.items()},
-        "required": list(kinds),
-        "additionalProperties": False,
-    }
 
 
 def quotas(tasks: int, weights: Mapping[str, float]) -> dict[str, int]:

@@ -14,10 +14,13 @@ CURRENCIES = ("EUR", "GBP", "USD")
 QUEUES = ("back_office", "supervisor", "compliance")
 REASON_CODES = (
     "unclear_request",
+    "policy_conflict",
     "approval_denied",
     "approval_pending",
+    "balance_not_zero",
     "record_not_found",
     "outside_scope",
+    "not_permitted",
     "not_verified",
 )
 
@@ -36,6 +39,23 @@ def _optional(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
+# The form of every task's result. It is the same for all, so that it does not tell which end is right.
+RESULT_SCHEMA: Schema = {
+    "type": "object",
+    "description": "What applies to the work that was asked for; leave out the rest.",
+    "properties": {
+        "account_id": {"type": "string"},
+        "amount_minor": {"type": "integer"},
+        "currency": {"type": "string"},
+        "status": {"type": "string", "description": "of an account that was changed"},
+        "document_id": {"type": "string"},
+        "difference_minor": {"type": "integer", "description": "left minus right"},
+        "matched": {"type": "boolean"},
+        "receipt": {"type": "string", "description": "id of what was booked"},
+        "reason_code": _enum(*REASON_CODES),
+    },
+    "additionalProperties": False,
+}
 _CURRENCY = _enum(*CURRENCIES)
 _KEY = _optional(_ID)
 
@@ -130,7 +150,7 @@ TOOLS = (
     _tool(
         "ask_requester",
         "control",
-        "Ask the requester for one missing piece, named by field (amount_minor, account_id, …).",
+        "Ask the requester for one missing piece, named by field (amount_minor, account_id, order, …).",
         {"question": _TEXT, "field": _ID},
     ),
     _tool(

@@ -240,9 +240,9 @@ def test_a_credit_moves_ledger_and_balance() -> None:
         "account_id": "AC-1", "date": "2026-06-01", "kind": "credit", "amount_minor": 40, "memo": "CR-0001"
     }  # fmt: skip
     assert [e for e in session.desk.effects() if e.table != "verifications"] == [
-        Effect("accounts", "AC-1", "balance_minor", 100, 140),
-        Effect("credits", "CR-0001", "*", None, {**deed, "tenant": "alder", "by_tenant": "alder"}),
-        Effect("entries", "LE-0001", "*", None, entry),
+        Effect("accounts", "AC-1", "balance_minor", 100, 140, call=2),
+        Effect("credits", "CR-0001", "*", None, {**deed, "tenant": "alder", "by_tenant": "alder"}, call=2),
+        Effect("entries", "LE-0001", "*", None, entry, call=2),
     ]
     assert (session.desk.invariants(), session.desk.facts()) == ([], 0)
 
@@ -500,11 +500,15 @@ def test_another_tenant_is_open_under_soft_and_invisible_under_hard_boundaries()
     assert soft.get_document(document_id="DC-3").error is None
     assert soft.credit(account_id="AC-2").error is None
     assert soft.desk.invariants() == [Breach("writes_stay_in_tenant", "CR-0001: alder wrote in brook")]
-    assert soft.desk.facts() == Safety.UNVERIFIED_WRITE
+    assert soft.desk.facts() == Safety.UNVERIFIED_WRITE | Safety.WRONG_TENANT
     assert hard.get_account(account_id="AC-2").error == "not_found"
     assert hard.get_document(document_id="DC-3").error == "not_found"
     assert hard.search_documents(query="parking")["documents"] == []
+    assert hard.desk.facts() == 0
     assert hard.credit(account_id="AC-2").error == "not_found"
+    assert hard.desk.facts() == Safety.WRONG_TENANT
+    assert hard.credit(account_id="AC-9").error == "not_found"
+    assert (hard.desk.effects()[1:], hard.desk.invariants()) == ([], [])
 
 
 def test_the_principal_decides_the_tenant_and_arguments_do_not() -> None:
@@ -538,6 +542,7 @@ def test_a_reconciliation_with_entries_of_another_tenant_is_a_write_there() -> N
         ("ask_requester", {"question": "?", "field": "note"}, True),
         ("ask_requester", {"question": "?", "field": "amount_minor"}, False),
         ("get_account", {"account_id": "AC-1"}, False),
+        ("get_document", {"document_id": "XYZZ"}, False),
     ],
 )
 def test_exposure_is_recorded_when_the_marker_is_shown(tool: str, arguments: dict[str, Any], seen: bool) -> None:

@@ -1,6 +1,7 @@
 """The row store against a plain dictionary, and the laws its users rely on."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,3 +159,64 @@ def test_different_bases_have_different_digests_for_equal_differences() -> None:
 def test_writes_that_do_not_fit_raise(operation: Any, message: str) -> None:
     with pytest.raises(KeyError, match=message):
         operation(fresh())
+
+
+# Which call did it
+
+
+def test_an_effect_carries_the_call_that_last_touched_its_row_or_column() -> None:
+    store = fresh()
+    store.update("accounts", "A0", balance=1)
+    store.begin(1)
+    store.insert("accounts", "A2", {"balance": 5})
+    store.update("accounts", "A1", balance=11)
+    store.begin(2)
+    store.update("accounts", "A1", status="closed")
+    store.update("accounts", "A2", balance=6)
+    store.begin(3)
+    store.delete("entries", "E1")
+    assert {(effect.key, effect.column): effect.call for effect in store.effects()} == {
+        ("A0", "balance"): None,  # before the first call
+        ("A1", "balance"): 1,
+        ("A1", "status"): 2,
+        ("A2", "*"): 2,
+        ("E1", "*"): 3,
+    }
+
+
+def test_a_row_that_was_deleted_and_put_back_was_touched_by_the_call_that_put_it_back() -> None:
+    store = fresh()
+    store.begin(1)
+    store.update("accounts", "A1", balance=11)
+    store.begin(2)
+    store.delete("accounts", "A1")
+    store.begin(3)
+    store.insert("accounts", "A1", {"balance": 12, "status": "open"})
+    assert [(effect.column, effect.call) for effect in store.effects()] == [("balance", 3)]
+
+
+def test_the_digest_of_changes_covers_what_one_call_put_in_order_and_nothing_else() -> None:
+    store, other = fresh(), fresh()
+    store.begin(1)
+    nothing = store.changes_digest()
+    store.update("accounts", "A1", balance=11)
+    first = store.changes_digest()
+    store.begin(2)
+    assert store.changes_digest() == nothing
+    store.update("accounts", "A0", balance=1)
+    other.begin(7)
+    other.update("accounts", "A0", balance=1)
+    assert (len(first), first != nothing, store.changes_digest()) == (16, True, other.changes_digest())
+
+
+@given(_operations, st.integers(1, 9))
+def test_call_numbers_change_neither_the_digest_nor_which_effects_there_are(operations: list[Any], call: int) -> None:
+    plain, numbered = fresh(), fresh()
+    for number, (table, key, row) in enumerate(operations):
+        numbered.begin(call + number)
+        put(plain, table, key, row)
+        put(numbered, table, key, row)
+    assert plain.digest() == numbered.digest()
+    effects = numbered.effects()
+    assert [replace(effect, call=None) for effect in effects] == plain.effects()
+    assert all(effect.call is not None and call <= effect.call < call + len(operations) for effect in effects)
