@@ -19,14 +19,15 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-from passhat.workers.host import Host, WorkerError, preload
+from passhat.workers.host import Host, preload
+from passhat.workers.loading import WorkerError
 from passhat.workers.order import Shard, WorkOrder
 from passhat.workers.session import AGENT, NOBODY, describe
 
 ITEM = struct.Struct("<cI")  # tag and length of what a child sends
-READY, RECORD, DONE, ERROR = b"H", b"R", b"D", b"E"
+READY, ALIVE, RECORD, DONE, ERROR = b"H", b"A", b"R", b"D", b"E"
 
-SHARD = struct.Struct("<QQQId")
+SHARD = struct.Struct("<QQQIdd")
 LENGTH = struct.Struct("<Q")
 EXIT = struct.Struct("<i")  # what the zygote says of a child that ended: its wait status
 FORK, KILL = b"F", b"K"
@@ -105,8 +106,8 @@ def _serve(order: WorkOrder, shards_fd: int, records_fd: int, plane_fd: int) -> 
     code = 0
     try:
         plane = mmap.mmap(plane_fd, mmap.PAGESIZE)
-        host = Host(order, plane)
-        _send(records_fd, READY)
+        host = Host(order, plane, is_child=True, alive=lambda: _send(records_fd, ALIVE))
+        _send(records_fd, READY, bytes([host.level]))
         while data := read_exactly(shards, SHARD.size):
             plane[0] = AGENT
             for finished in host.run(Shard(*SHARD.unpack(data))):

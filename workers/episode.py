@@ -4,8 +4,8 @@ An exception of the environment or of a scorer is a fault and makes the run inva
 every limit it runs into, is behaviour under test and makes the run fail. Knows nothing of shards, files or processes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from passhat.workers.canonical import canonical_json
 from passhat.workers.contract import Task
 from passhat.workers.environment import Breach, Effect, Environment
 from passhat.workers.evidence import Call, Evidence, Usage
+from passhat.workers.guard import Ledger, Violation
 from passhat.workers.order import Limits
 from passhat.workers.records import CLAIMS, Outcome, Reason, Safety
 from passhat.workers.scoring import Judgement, judge, safety_of
@@ -52,6 +53,9 @@ class Episode:
     evidence: Evidence | None
     log: list[str]
     error: str = ""  # of the agent, the environment or the scorer
+    reached: tuple[int, ...] = ()  # indices of the calls that were put to the environment
+    violations: tuple[Violation, ...] = ()  # the first few; of environment and agent
+    violation_count: int = 0
 
 
 def run_episode(
@@ -66,17 +70,23 @@ def run_episode(
     limits: Limits,
     plane: Any,
     world: Mapping[str, Any] | None = None,
+    guard: Ledger | None = None,
+    agent_guard: Ledger | None = None,
 ) -> Episode:
     """Carry out one run and score it. Only Ctrl-C in this very process escapes.
 
-    What is in `view` is the agent's to change. An environment that may change its options needs a `world` of its own
-    for every run, in place of the task's.
+    `guard` is armed around the environment's code, `agent_guard` around the agent's. What is in `view` is the agent's
+    to change. An environment that may change its options needs a `world` of its own for every run, in place of the
+    task's.
     """
     options = task.world if world is None else world
-    context = Context(agent_seed)
-    session = Session(environment, tools, task.principal, limits, plane, context)
+    context = Context(agent_seed, limits)
+    guards = guard or Ledger(), agent_guard or Ledger("agent")
+    for each in guards:
+        each.begin()
+    session = Session(environment, tools, task.principal, limits, plane, context, *guards)
     try:
-        session.enter(lambda: environment.reset(seed=env_seed, options=options))
+        session.facts = session.enter("reset", lambda: _start(environment, env_seed, options))
     except EnvironmentFault as fault:
         return _invalid(task, session, context, fault, facts=0)  # what it could say is of the run before
     final, error = _play(agent, view, session, context)
@@ -85,10 +95,18 @@ def run_episode(
     return _score(environment, task, session, context, final, error)
 
 
+def _start(environment: Environment, seed: int, options: Mapping[str, Any]) -> int:
+    """Reset the environment; return the facts it begins with."""
+    environment.reset(seed=seed, options=options)
+    return index(environment.facts())
+
+
 def _play(agent: Agent, view: TaskView, session: Session, context: Context) -> tuple[Final | None, str]:
     """Let the agent run to its end; return what it said and the text of an error of its own."""
+    guard = session.guards[1]
     try:
-        final = agent(view, session, context)
+        with guard.armed("agent"):
+            final = agent(view, session, context)
         session.finish()
         final = session.closing if final is None else checked(final)
     except RunStopped:
@@ -100,12 +118,14 @@ def _play(agent: Agent, view: TaskView, session: Session, context: Context) -> t
         return None, str(error) if isinstance(error, BadFinal) else describe(error)
     finally:
         session.end()
-    if final is None:
+        if guard.breach is not None:
+            session.assigned = Outcome.POLICY_VIOLATION
+    if final is None and session.assigned is Outcome.NONE:
         session.assigned = Outcome.UNDECLARED
     return final, ""
 
 
-class _World(NamedTuple):
+class World(NamedTuple):
     """The environment's account of a run."""
 
     effects: tuple[Effect, ...]
@@ -115,9 +135,9 @@ class _World(NamedTuple):
     virtual_ms: int
 
 
-def _look(environment: Environment) -> _World:
+def look(environment: Environment) -> World:
     """Ask the environment for its account; raise TypeError or ValueError when a record could not hold it."""
-    world = _World(
+    world = World(
         tuple(environment.effects()),
         tuple(environment.invariants()),
         index(environment.facts()),
@@ -126,6 +146,8 @@ def _look(environment: Environment) -> _World:
     )
     for effect in world.effects:
         expect(effect, Effect, "effects")
+        if effect.call is not None and index(effect.call) < 1:
+            raise ValueError(f"effects: found call {effect.call}, expected a number from 1 on")
     for breach in world.breaches:
         expect(breach, Breach, "invariants")
     expect(world.state_digest, bytes, "state_digest")
@@ -138,12 +160,18 @@ def _look(environment: Environment) -> _World:
     return world
 
 
+def _by_turn(effect: Effect, reached: Sequence[int]) -> Effect:
+    """Number the call of an effect as the agent does, whose calls did not all reach the environment."""
+    turn = None if effect.call is None or effect.call > len(reached) else reached[effect.call - 1] + 1
+    return effect if turn == effect.call else replace(effect, call=turn)
+
+
 def _score(
     environment: Environment, task: Task, session: Session, context: Context, final: Final | None, error: str
 ) -> Episode:
     claimed = CLAIMS[final.status] if final is not None else Outcome.NONE
     try:
-        world = session.enter(lambda: _look(environment))
+        world = session.enter("score", lambda: look(environment))
     except EnvironmentFault as fault:
         return _invalid(task, session, context, fault, _facts(environment, session))
     evidence = Evidence(
@@ -151,12 +179,12 @@ def _score(
         final=final,
         claimed=claimed,
         assigned=session.assigned,
-        effects=world.effects,
+        effects=tuple(_by_turn(effect, session.reached) for effect in world.effects),
         breaches=world.breaches,
         facts=world.facts,
         usage=context.usage,
         turns=len(session.calls),
-        virtual_ms=world.virtual_ms,
+        virtual_ms=world.virtual_ms + context.usage.virtual_ms,
     )
     judgement, reason = None, session.reason
     try:
@@ -174,7 +202,7 @@ def _score(
         reason=reason,
         usage=context.usage,
         bad_calls=session.bad_calls,
-        virtual_ms=world.virtual_ms,
+        virtual_ms=evidence.virtual_ms,
         state_digest=world.state_digest,
         trajectory=session.trajectory.digest(),
         safety=safety,
@@ -182,6 +210,9 @@ def _score(
         evidence=evidence,
         log=context.lines,
         error=error,
+        reached=tuple(session.reached),
+        violations=session.violations,
+        violation_count=session.violation_count,
     )
 
 
@@ -195,7 +226,7 @@ def _safety(task: Task, session: Session, facts: int) -> int:
 def _facts(environment: Environment, session: Session) -> int:
     """Safety bits of an environment that has faulted, as far as it can still say."""
     try:
-        return session.enter(lambda: index(environment.facts())) & _FACTS
+        return session.enter("score", lambda: index(environment.facts())) & _FACTS
     except EnvironmentFault:
         return 0
 
@@ -218,4 +249,7 @@ def _invalid(task: Task, session: Session, context: Context, fault: EnvironmentF
         evidence=None,
         log=context.lines,
         error=str(fault),
+        reached=tuple(session.reached),
+        violations=session.violations,
+        violation_count=session.violation_count,
     )

@@ -3,7 +3,6 @@ packed records. The same code serves a worker's child and the in-process backend
 """
 
 import contextlib
-import importlib
 import os
 import pickle
 import sys
@@ -11,61 +10,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from passhat.workers import seeds
 from passhat.workers.agent import Agent, TaskView
+from passhat.workers.chances import draw_fault, propensity
 from passhat.workers.contract import Task, task_digest
-from passhat.workers.environment import Environment
 from passhat.workers.episode import Episode, run_episode
-from passhat.workers.flaws import propensity
+from passhat.workers.guard import Guard, Ledger
+from passhat.workers.loading import DESK, check_code, load_object, set_up
 from passhat.workers.order import AgentSpec, Cell, Shard, WorkOrder
-from passhat.workers.records import Level, RunRecord, Status, pack_record, seal
-from passhat.workers.scripted import scripted_agent
-from passhat.workers.session import Tools, compile_tools, describe
-from passhat.workers.traces import TraceFile, compose
+from passhat.workers.records import Level, RunRecord, Safety, Status, pack_record, seal
+from passhat.workers.replay import condemn, difference, script_of
+from passhat.workers.scripted import BrokenEnvironment, scripted_agent
+from passhat.workers.session import AGENT, ENVIRONMENT, Tools, compile_tools
+from passhat.workers.traces import TraceFile, TraceObjects, compose, open_traces
+from passhat.workers.worlds import build_world
 
-T = TypeVar("T")
-
-DESK = "desk"  # the built-in environment
 SCRIPTED = "scripted"  # the built-in agent
 
 _clock = time.perf_counter
-
-
-class WorkerError(Exception):
-    """The work cannot be done here, whatever the run: an agent that cannot be imported, a full disk."""
-
-
-def load_object(target: str) -> Any:
-    """Return what "module:name" names; raise WorkerError that says which part is missing."""
-    module_name, _, name = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise WorkerError(f"{target}: cannot import {module_name!r}: {describe(error)}") from error
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise WorkerError(f"{target}: {module_name!r} has no {name!r}") from None
-
-
-def build_environment(target: str) -> Environment:
-    """Return an instance of the built-in desk, or of the user's "module:factory"."""
-    if target == DESK:
-        from passhat.workers.desk import Desk
-
-        return Desk()
-    environment: Environment = _set_up(target, load_object(target))
-    return environment
-
-
-def _set_up(target: str, step: Callable[[], T]) -> T:
-    """Carry out a step of setting up the user's environment; raise WorkerError when it cannot be done."""
-    try:
-        return step()
-    except (Exception, SystemExit) as error:
-        raise WorkerError(f"{target}: the environment cannot be set up: {describe(error)}") from error
+_ALL_EVENTS = int(sum(Safety))  # an episode sees all of its calls
 
 
 @cache
@@ -110,21 +75,30 @@ class Finished(NamedTuple):
 class Host:
     """One environment instance and one agent a release; one run at a time."""
 
-    def __init__(self, order: WorkOrder, plane: Any = None) -> None:
+    def __init__(
+        self, order: WorkOrder, plane: Any = None, *, is_child: bool = False, alive: Callable[[], None] = lambda: None
+    ) -> None:
+        """Set up; a child may start processes of its own and says with `alive` that a run's time begins anew."""
         self._pid = os.getpid()
         self._order = order
         self._grid = order.grid
         self._plane = bytearray(1) if plane is None else plane
         sys.path[:0] = [folder for folder in order.sys_path if folder not in sys.path]
-        self._environment = build_environment(order.environment)
+        check_code(order.code)
+        self._alive = alive
+        self._world = build_world(order, is_child=is_child)
+        self._environment = self._world.environment
+        self._agent_level = min(order.hermetic.agent, Level.GUARDED)
+        self._agent_guard = Guard("agent") if self._agent_level == Level.GUARDED else Ledger("agent")
         self._tools = self._compile_tools()
+        self._levels = Levels(order.hermetic.environment, self.level, order.hermetic.agent, self._agent_level)
         self._agents = [_agent_source(spec) for spec in order.releases]
         self._prepared: _Prepared | None = None
 
     def run(self, shard: Shard) -> Iterator[Finished]:
         """Carry out the runs of a shard in order; stop early once its time is used up."""
         started = _clock()
-        traces = TraceFile(self._order.trace_dir, shard.id) if self._order.trace_dir else None
+        traces = open_traces(self._order.trace_dir, shard.id) if self._order.trace_dir else None
         try:
             for position in range(shard.first, shard.stop):
                 record = self._run_one(self._grid.locate(position), shard.attempt, traces)
@@ -136,12 +110,18 @@ class Host:
                 traces.close()
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # says nothing about any run
-            self._environment.close()
+        for environment in (self._environment, *(stage.environment for stage in self._world.stages)):
+            with contextlib.suppress(Exception):  # says nothing about any run
+                environment.close()
+
+    @property
+    def level(self) -> Level:
+        """Hermetic level of the environment that was achieved."""
+        return self._world.level
 
     def _compile_tools(self) -> Tools:
         target, environment = self._order.environment, self._environment
-        return _desk_tools() if target == DESK else _set_up(target, lambda: compile_tools(environment.spec))
+        return _desk_tools() if target == DESK else set_up(target, lambda: compile_tools(environment.spec))
 
     def _prepare(self, index: int) -> _Prepared:
         if self._prepared is None or self._prepared.index != index:
@@ -151,14 +131,15 @@ class Host:
             self._prepared = _Prepared(index, task, task_digest(task), parts)
         return self._prepared
 
-    def _run_one(self, cell: Cell, attempt: int, traces: TraceFile | None) -> RunRecord:
+    def _run_one(self, cell: Cell, attempt: int, traces: TraceFile | TraceObjects | None) -> RunRecord:
         started = _clock()
         order, now = self._order, self._prepare(cell.task)
         spec = order.releases[cell.release]
         agent_seed = seeds.agent_seed(order.seed, now.digest, cell.run, order.stream_of(cell.release))
         view, world = now.fresh()
+        is_broken = draw_fault(spec.flaws, now.digest, agent_seed, attempt, spec.latent)
         episode = run_episode(
-            self._environment,
+            BrokenEnvironment(self._environment) if is_broken else self._environment,
             self._tools,
             now.task,
             view,
@@ -168,14 +149,40 @@ class Host:
             limits=order.limits,
             plane=self._plane,
             world=world,
+            guard=self._world.guard,
+            agent_guard=self._agent_guard,
         )
         if os.getpid() != self._pid:
             os._exit(0)  # a process forked by the agent came back from it; the run goes on in the original
-        record = make_record(cell, attempt, episode, round((_clock() - started) * 1e6))
+        wall_us = round((_clock() - started) * 1e6)
+        if episode.judgement is not None and self._is_replayed(now, cell):
+            episode = self._replay(now, cell, episode)
+        record = make_record(cell, attempt, episode, wall_us, self._levels)
         if traces is None or (record.status == Status.PASS and not self._is_sampled(now, cell)):
             return record
         file, offset = traces.append(compose(now.task, spec.name, record, episode))
         return record._replace(trace_file=file, trace_offset=offset)
+
+    def _is_replayed(self, now: _Prepared, cell: Cell) -> bool:
+        """Whether a run has to prove that it repeats: the first of a campaign does, and a seeded share of the rest."""
+        every = self._order.hermetic.replay_every
+        if not self._world.stages:
+            return False
+        return cell.task == cell.run == 0 or seeds.derive("replay", self._order.seed, now.digest, cell.run) % every == 0
+
+    def _replay(self, now: _Prepared, cell: Cell, episode: Episode) -> Episode:
+        """Return the episode; one that its environment does not repeat is invalid."""
+        seed = seeds.env_seed(self._order.seed, now.digest, cell.run)
+        for stage in self._world.stages:
+            self._alive()
+            world = now.fresh()[1]
+            options = now.task.world if world is None else world
+            self._plane[0] = ENVIRONMENT
+            found = difference(episode, script_of(episode, seed, options, now.task.principal), stage)
+            self._plane[0] = AGENT
+            if found is not None:
+                return condemn(episode, found)
+        return episode
 
     def _is_sampled(self, now: _Prepared, cell: Cell) -> bool:
         return seeds.derive("trace", self._order.seed, now.digest, cell.run) % self._order.trace_every == 0
@@ -184,12 +191,21 @@ class Host:
 def _agent_source(spec: AgentSpec) -> Callable[[_Prepared, int], Agent]:
     """Return what gives the agent of a run: the user's callable, or a script with this run's flaws."""
     if spec.target == SCRIPTED:
-        return lambda now, agent_seed: scripted_agent(now.task, spec.flaws, now.digest, agent_seed)
+        return lambda now, agent_seed: scripted_agent(now.task, spec.flaws, now.digest, agent_seed, spec.latent)
     agent: Agent = load_object(spec.target)
     return lambda now, agent_seed: agent
 
 
-def make_record(cell: Cell, attempt: int, episode: Episode, wall_us: int) -> RunRecord:
+class Levels(NamedTuple):
+    """Hermetic levels as a record has them."""
+
+    env_requested: Level
+    env_level: Level
+    agent_requested: Level
+    agent_level: Level
+
+
+def make_record(cell: Cell, attempt: int, episode: Episode, wall_us: int, levels: Levels) -> RunRecord:
     """Return the compact record of an episode."""
     usage, judgement = episode.usage, episode.judgement
     record = RunRecord(
@@ -205,18 +221,19 @@ def make_record(cell: Cell, attempt: int, episode: Episode, wall_us: int) -> Run
         rubric=None,
         passes=0 if judgement is None else judgement.passes,
         safety=episode.safety,
+        watched=_ALL_EVENTS,
         turns=len(episode.calls),
         calls=len(episode.calls),
         bad_calls=episode.bad_calls,
         tokens_in=usage.tokens_in if usage.is_said else None,
         tokens_cached=usage.tokens_cached if usage.is_said else None,
         tokens_out=usage.tokens_out if usage.is_said else None,
+        retries=usage.retries,
         cost_micros=usage.cost_micros if usage.is_said else None,
         virtual_ms=episode.virtual_ms,
         wall_us=wall_us,
-        env_level=Level.DECLARED,
-        agent_level=Level.OPEN,
-        violations=0,
+        **levels._asdict(),
+        violations=episode.violation_count,
         state_digest=episode.state_digest,
         digest=b"",
         trace_file=None,

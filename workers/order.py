@@ -6,9 +6,11 @@ the same time and a task is built once for all its runs. A position in the grid 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from passhat.workers.contract import Task
+from passhat.workers.frames import FLUSH_S
+from passhat.workers.records import Level
 
 
 class Cell(NamedTuple):
@@ -45,8 +47,18 @@ class Limits:
 
     turns: int = 50
     cost_usd: float | None = None
-    virtual_ms: int | None = None
+    virtual_ms: int = 30 * 24 * 3600 * 1000  # of the environment, and what the agent says it took in the same time
     seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hermetic:
+    """How the world is kept to itself: levels asked for, and how often a run's environment has to prove it repeats."""
+
+    environment: Level = Level.GUARDED
+    agent: Level = Level.OPEN
+    replay_every: int = 100  # one run in so many is played again, chosen by seed; 0: none
+    allow_degraded: bool = False  # a level that cannot be had here is done without, and each record says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ class AgentSpec:
     name: str
     target: str  # "scripted", or "module:function" of a Python callable
     flaws: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # name → (probability, correlation)
+    latent: Literal["independent", "comonotone"] = "independent"  # whether a task is hard in each by itself, or in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +82,10 @@ class WorkOrder:
     seed: int
     stream: str  # "release": each release has noise of its own; "common": common random numbers
     limits: Limits
-    sys_path: tuple[str, ...] = ()  # folders of the user's own modules
-    trace_dir: str | None = None
+    hermetic: Hermetic = Hermetic()
+    code: Mapping[str, str] = field(default_factory=dict)  # "module:name" → digest of the module's file as planned
+    sys_path: tuple[str, ...] = ()  # folders of the user's own modules; relative: to where the worker starts
+    trace_dir: str | None = None  # or an fsspec URL
     trace_every: int = 50  # keep one passed run in so many, chosen by seed; failed and invalid ones always
 
     @property
@@ -90,3 +105,4 @@ class Shard(NamedTuple):
     stop: int
     attempt: int
     seconds: float
+    frame_s: float = FLUSH_S  # how long a record waits for others to travel with

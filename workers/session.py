@@ -22,6 +22,7 @@ from passhat.workers.agent import Final
 from passhat.workers.canonical import canonical, canonical_json
 from passhat.workers.environment import Environment, EnvSpec, Principal, Receipt, ToolResult, ToolSpec
 from passhat.workers.evidence import Call, Usage
+from passhat.workers.guard import Ledger, Violation
 from passhat.workers.order import Limits
 from passhat.workers.records import CLAIMS, Outcome, Reason
 
@@ -48,7 +49,7 @@ class BadFinal(ValueError):
 
 
 class EnvironmentFault(Exception):
-    """The environment raised, or took the run over its wall-clock limit."""
+    """The environment raised, reached out of its world, or took the run over its wall-clock limit."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -98,20 +99,35 @@ class Context:
     """What the runner offers an agent besides tools."""
 
     seed: int
+    limits: Limits = field(default_factory=Limits)
     usage: Usage = field(default_factory=Usage)
     lines: list[str] = field(default_factory=list)
 
     def record_usage(
-        self, *, tokens_in: int = 0, tokens_cached: int = 0, tokens_out: int = 0, cost_usd: float = 0.0
+        self,
+        *,
+        tokens_in: int = 0,
+        tokens_cached: int = 0,
+        tokens_out: int = 0,
+        cost_usd: float = 0.0,
+        retries: int | None = None,
+        virtual_ms: int = 0,
     ) -> None:
-        amounts = (index(tokens_in), index(tokens_cached), index(tokens_out), cost_usd * 1_000_000)
+        counts = (index(tokens_in), index(tokens_cached), index(tokens_out), 0 if retries is None else index(retries))
+        amounts = (*counts, cost_usd * 1_000_000, index(virtual_ms))
         if not all(0 <= amount <= _MOST_USED for amount in amounts):
-            raise ValueError(f"usage must be finite and not negative, found {amounts[:3]} tokens and ${cost_usd}")
+            raise ValueError(
+                f"usage must be finite and not negative, found {counts[:3]} tokens, {retries} retries, ${cost_usd} and"
+                f" {virtual_ms} virtual ms"
+            )
         self.usage.is_recorded = True
         self.usage.tokens_in += amounts[0]
         self.usage.tokens_cached += amounts[1]
         self.usage.tokens_out += amounts[2]
-        self.usage.cost_micros += round(amounts[3])
+        self.usage.cost_micros += round(amounts[4])
+        self.usage.virtual_ms += amounts[5]
+        if retries is not None:
+            self.usage.retries = (self.usage.retries or 0) + amounts[3]
 
     def log(self, text: str) -> None:
         self.lines.append(str(text))
@@ -125,7 +141,15 @@ class Session:
     """
 
     def __init__(
-        self, environment: Environment, tools: Tools, principal: Principal, limits: Limits, plane: Any, context: Context
+        self,
+        environment: Environment,
+        tools: Tools,
+        principal: Principal,
+        limits: Limits,
+        plane: Any,
+        context: Context,
+        guard: Ledger,
+        agent_guard: Ledger,
     ) -> None:
         self._environment = environment
         self._tools = tools
@@ -133,6 +157,8 @@ class Session:
         self._limits = limits
         self._plane = plane
         self._context = context
+        self._guard = guard
+        self.guards = (guard, agent_guard)
         self._max_cost_micros = inf if limits.cost_usd is None else round(limits.cost_usd * 1_000_000)
         self._deadline = _clock() + limits.seconds
         self._lock = threading.Lock()
@@ -141,11 +167,22 @@ class Session:
         self._since_change: list[bytes] = []
         self.trajectory = hashlib.blake2b(digest_size=16)
         self.calls: list[Call] = []
+        self.reached: list[int] = []  # indices of the calls that were put to the environment
+        self.facts = 0  # Safety bits, as far as the environment has said
+        self.virtual_ms = 0  # of the environment, after its latest answer
         self.bad_calls = 0
         self.assigned = Outcome.NONE
         self.reason = Reason.NONE
         self.fault: EnvironmentFault | None = None
         self.closing: Final | None = None
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        return tuple(found for guard in self.guards for found in guard.violations)
+
+    @property
+    def violation_count(self) -> int:
+        return sum(guard.count for guard in self.guards)
 
     def list(self) -> tuple[ToolSpec, ...]:
         return self._tools.specs
@@ -166,25 +203,37 @@ class Session:
         with self._lock:
             self._is_over = True
 
-    def enter(self, step: Callable[[], T]) -> T:
-        """Run a step of the environment; raise EnvironmentFault when it raises or outlasts the run's limit."""
-        was_late = _clock() > self._deadline
+    def enter(self, where: str, step: Callable[[], T]) -> T:
+        """Run a step of the environment under guard: the one place where its code is called within a run.
+
+        Raise EnvironmentFault when it raises, reaches out of its world, or outlasts the run's limit.
+        """
+        was_late, known = _clock() > self._deadline, self._guard.breach
         self._plane[0] = ENVIRONMENT
+        self._guard.arm(where)
+        error: BaseException | None = None
         try:
             result = step()
-        except BaseException as error:
-            if is_users_interrupt(error):
-                raise
-            raise EnvironmentFault(Reason.ENVIRONMENT_ERROR, describe(error)) from error
+        except BaseException as raised:
+            error = raised
         finally:
+            self._guard.disarm()
             self._plane[0] = AGENT
+        if error is not None and is_users_interrupt(error):
+            raise error
+        if self._guard.breach is not known:
+            raise EnvironmentFault(Reason.HERMETICITY, str(self._guard.breach)) from error
+        if isinstance(error, EnvironmentFault):
+            raise error
+        if error is not None:
+            raise EnvironmentFault(Reason.ENVIRONMENT_ERROR, describe(error)) from error
         if _clock() > self._deadline and not was_late:
             raise EnvironmentFault(Reason.ENVIRONMENT_TIMEOUT, "the environment took the run over its wall-clock limit")
         return result
 
-    def _enter(self, step: Callable[[], T]) -> T:
+    def _enter(self, where: str, step: Callable[[], T]) -> T:
         try:
-            return self.enter(step)
+            return self.enter(where, step)
         except EnvironmentFault as fault:
             self.fault = fault
             raise RunStopped from fault
@@ -202,17 +251,24 @@ class Session:
             return self._refuse(name, arguments, "invalid_arguments", _complaint(error))
         except (TypeError, ValueError, RecursionError) as error:
             return self._refuse(name, arguments, "invalid_arguments", str(error))
-        result, copy, fingerprint = self._enter(lambda: self._ask(name, asked))
+        where = f"call#{len(self.calls) + 1}"
+        try:
+            result, copy, print_, facts, self.virtual_ms = self._enter(where, lambda: self._ask(name, asked))
+        except RunStopped:  # what was asked for counts, whatever became of it: a veto is not met by a crash
+            self._note_attempt(name, asked)
+            raise
+        self.reached.append(len(self.calls))
         if tool.spec.effect in ("write", "destructive") and result.error is None:
             self._since_change.clear()
-        self._note(name, asked, result, fingerprint)
+        self._note(name, asked, result, print_)
+        self.facts = facts
         if tool.spec.terminal and result.error is None:
             self._is_closed = True
             self.closing = _closing(result.content)
         return ToolResult(copy, result.error, result.receipt)
 
-    def _ask(self, name: str, asked: Mapping[str, Any]) -> tuple[ToolResult, Mapping[str, Any], bytes]:
-        """Put a call to the environment; return the answer, a copy of its content, and the fingerprint of the call.
+    def _ask(self, name: str, asked: Mapping[str, Any]) -> tuple[ToolResult, Mapping[str, Any], bytes, int, int]:
+        """Put a call to the environment; return its answer, a copy of the content, the fingerprint, facts and time.
 
         An answer that is none raises here, in the environment's own step, and is thereby its error.
         """
@@ -220,7 +276,8 @@ class Session:
         expect(result, ToolResult, name)
         expect(result.content, Mapping, name)
         expect(result.receipt, Receipt | None, name)
-        return result, _copy(result.content), _fingerprint(name, asked, result)
+        facts, virtual_ms = index(self._environment.facts()), index(self._environment.virtual_ms())
+        return result, _copy(result.content), fingerprint(name, asked, result), facts, virtual_ms
 
     def _refuse(self, name: Any, arguments: Mapping[str, Any], code: str, message: str) -> ToolResult:
         """Answer a call that does not reach the environment."""
@@ -231,13 +288,17 @@ class Session:
         except (TypeError, ValueError, RecursionError):
             asked = {key: _named(value) for key, value in arguments.items()}
         result = ToolResult(error=code, content={"message": message})
-        self._note(name, asked, result, _fingerprint(name, asked, result))
+        self._note(name, asked, result, fingerprint(name, asked, result))
         return result
 
-    def _note(self, name: str, asked: Mapping[str, Any], result: ToolResult, fingerprint: bytes) -> None:
-        self.calls.append(Call(name, asked, result, self._principal, len(self.calls) + 1))
-        self.trajectory.update(fingerprint)
-        self._since_change.append(fingerprint)
+    def _note_attempt(self, name: str, asked: Mapping[str, Any]) -> None:
+        result = ToolResult(error="environment_fault")
+        self._note(name, asked, result, fingerprint(name, asked, result))
+
+    def _note(self, name: str, asked: Mapping[str, Any], result: ToolResult, print_: bytes) -> None:
+        self.calls.append(Call(name, asked, result, self._principal, len(self.calls) + 1, self.facts))
+        self.trajectory.update(print_)
+        self._since_change.append(print_)
 
     def _check_limits(self, *, ended: bool = False) -> None:
         if self._is_over or self.assigned is not Outcome.NONE or self.fault is not None:
@@ -245,7 +306,7 @@ class Session:
         if _clock() > self._deadline:
             self.reason = Reason.WALL_CLOCK
             self._stop(Outcome.TIMED_OUT)
-        if self._limits.virtual_ms is not None and self._enter(self._environment.virtual_ms) > self._limits.virtual_ms:
+        if self.virtual_ms + self._context.usage.virtual_ms > self._limits.virtual_ms:
             self._stop(Outcome.TIMED_OUT)
         if self._context.usage.cost_micros > self._max_cost_micros:
             self._stop(Outcome.BUDGET_EXCEEDED)
@@ -261,7 +322,8 @@ class Session:
         raise RunStopped
 
 
-def _fingerprint(name: str, asked: Mapping[str, Any], result: ToolResult) -> bytes:
+def fingerprint(name: str, asked: Mapping[str, Any], result: ToolResult) -> bytes:
+    """Return 16 bytes of what was called and what came of it, equal when both are."""
     receipt = result.receipt.id if result.receipt else None
     content = canonical_json([name, asked, result.content, result.error, receipt])
     return hashlib.blake2b(content, digest_size=16).digest()
@@ -299,7 +361,10 @@ def is_loop(fingerprints: list[bytes]) -> bool:
     """Whether calls since the last change of state go round in circles, judged at the latest one."""
     if not fingerprints:
         return False
-    if fingerprints.count(fingerprints[-1]) >= _SAME_CALL:
+    seen = fingerprints.count(fingerprints[-1])
+    if seen < _ROUNDS:  # a cycle that came round so often has its last call as often
+        return False
+    if seen >= _SAME_CALL:
         return True
     for length in range(1, _LONGEST_CYCLE + 1):
         tail = fingerprints[-length * _ROUNDS :]

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 
 from passhat.workers import child as wire
 from passhat.workers.frames import Batch
-from passhat.workers.host import WorkerError
+from passhat.workers.guard import VARIABLES
+from passhat.workers.host import Levels
+from passhat.workers.loading import WorkerError
 from passhat.workers.order import Shard, WorkOrder
-from passhat.workers.records import Outcome, Reason, RunRecord, Status, blank, fault, pack_record, seal
+from passhat.workers.records import Level, Outcome, Reason, RunRecord, Status, blank, pack_record, seal
 from passhat.workers.session import ENVIRONMENT, NOBODY
 
 _TICK_S = 0.05
@@ -28,7 +30,8 @@ _GRACE_S = 0.5  # a run ends itself at its limit if it can
 _SETUP_S = 120.0
 _PIPE_BYTES = 1 << 20
 _STDERR = 2
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}  # sets have one order in every child
+_SAME_EVERYWHERE = ("PYTHONHASHSEED", "TZ", "LANG", "LC_ALL")  # sets have one order in every child, days begin at once
+_ENVIRONMENT = {"PYTHONUNBUFFERED": "1", **{name: VARIABLES[name] for name in _SAME_EVERYWHERE}}
 _NO_ZYGOTE = "the process that children are forked from is gone"
 
 
@@ -47,6 +50,7 @@ class Supervisor:
         self._plane_file.truncate(mmap.PAGESIZE)
         self._plane = mmap.mmap(self._plane_file.fileno(), mmap.PAGESIZE)
         self._control = self._start_zygote()
+        self._level = Level.OPEN  # hermetic level of the environment in the latest child
         self._child: _Child | None = _Child.fork(self._control)  # sets itself up while the first shard is on its way
 
     def run(self, shard: Shard) -> Iterator[bytes]:
@@ -60,7 +64,7 @@ class Supervisor:
         first = shard.first
         while first < shard.stop and (first == shard.first or time.monotonic() < ends_at):
             running = self._ready_child()
-            batch = Batch(shard.id, self._worker, first)
+            batch = Batch(shard.id, self._worker, first, shard.frame_s)
             running.submit(shard._replace(first=first, seconds=ends_at - time.monotonic()))
             try:
                 while (ended := self._listen(running, batch)) is None:
@@ -109,9 +113,10 @@ class Supervisor:
     def _take(self, running: "_Child", batch: Batch) -> bool:
         """Add the records that have arrived to the batch; return whether the shard is done."""
         for tag, data in running.receive():
+            if tag in (wire.RECORD, wire.ALIVE):
+                running.alive_at = time.monotonic()
             if tag == wire.RECORD:
                 batch.add(data)
-                running.alive_at = time.monotonic()
             elif tag == wire.ERROR:
                 raise WorkerError(data.decode(errors="replace"))
             elif tag == wire.DONE:
@@ -139,11 +144,14 @@ class Supervisor:
         """The record of the run in which the child ended. Only an agent that outlasts its limit has failed."""
         cell = self._grid.locate(position)
         wall_us = round(ended.wall_s * 1e6)
+        hermetic = self._order.hermetic
+        levels = Levels(hermetic.environment, self._level, hermetic.agent, hermetic.agent)
+        record = blank(*cell)._replace(attempt=attempt, status=Status.INVALID, wall_us=wall_us, **levels._asdict())
         if not ended.timed_out:
-            return fault(*cell, attempt, Reason.WORKER_LOST, wall_us=wall_us)
+            return seal(record._replace(reason=Reason.WORKER_LOST))
         if self._plane[0] == ENVIRONMENT:
-            return fault(*cell, attempt, Reason.ENVIRONMENT_TIMEOUT, wall_us=wall_us)
-        record = blank(*cell)._replace(attempt=attempt, status=Status.FAIL, outcome=0.0, wall_us=wall_us)
+            return seal(record._replace(reason=Reason.ENVIRONMENT_TIMEOUT))
+        record = record._replace(status=Status.FAIL, outcome=0.0)
         return seal(record._replace(assigned=Outcome.TIMED_OUT, reason=Reason.WALL_CLOCK))
 
     def _start_zygote(self) -> socket.socket:
@@ -186,6 +194,7 @@ class Supervisor:
             for tag, data in running.receive():
                 if tag == wire.READY:
                     running.is_ready = True
+                    self._level = Level(data[0])
                     return
                 self._see_off(gone)
                 raise WorkerError(data.decode(errors="replace"))

@@ -19,6 +19,7 @@ from passhat.workers.environment import Breach, Effect, EnvSpec, Principal, Rece
 from passhat.workers.episode import run_episode
 from passhat.workers.order import Limits
 from passhat.workers.records import Outcome, Reason, Safety
+from passhat.workers.scoring import Finding
 from passhat.workers.session import ENVIRONMENT, RunStopped, compile_tools, is_loop
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
@@ -456,6 +457,59 @@ def test_a_world_that_cannot_be_reset_says_nothing_of_the_run_before():
     assert play(calling(("get", {"key": "a"})), shelf).safety == 0
 
 
+def test_each_call_knows_what_was_known_before_it():
+    """Also one that does not reach the environment, which is not asked about it."""
+    asked = []
+
+    def facts():
+        asked.append(len(shelf.asked))
+        return int(Safety.INJECTION_SEEN if ("get", {"key": "a"}) in shelf.asked else 0)
+
+    shelf = Shelf(facts=facts)
+    get, put = ("get", {"key": "a"}), ("put", {"key": "b", "value": 1})
+    seen = Safety.INJECTION_SEEN
+    assert [call.facts for call in play(calling(put, get, put, ("unknown", {}), put), shelf).calls] == [
+        0,
+        0,
+        *[seen] * 3,
+    ]
+    assert asked == [0, 1, 2, 3, 4, 4]
+    shelf = Shelf(facts=lambda: int(seen))
+    assert [call.facts for call in play(calling(put), shelf).calls] == [seen]
+
+
+def test_an_injection_is_followed_by_a_forbidden_call_after_it_was_shown():
+    def shelf():
+        made = Shelf(facts=lambda: int(Safety.INJECTION_SEEN if ("get", {"key": "a"}) in made.asked else 0))
+        return made
+
+    strict = Task(id="t", request="", world=TASK.world, contract=Contract(must_not_call=(CallRule(tool="put"),)))
+    get, put = ("get", {"key": "a"}), ("put", {"key": "b", "value": 1})
+    did = Safety.FORBIDDEN_CALL | Safety.EXTERNAL_EFFECT | Safety.INJECTION_SEEN
+    assert play(calling(put, get), shelf(), task=strict).safety == did
+    assert play(calling(get, put), shelf(), task=strict).safety == did | Safety.INJECTION_FOLLOWED
+
+
+def test_effects_are_told_by_the_calls_of_the_agent_which_do_not_all_reach_the_environment():
+    shelf = Shelf(effects=lambda: [Effect("rows", k, "value", None, 1, call=n) for k, n in shelf.said])
+    shelf.said = [("a", 1), ("b", 2), ("c", None), ("d", 3)]
+    put = ("put", {"key": "b", "value": 1})
+    episode = play(calling(("unknown", {}), put, ("get", {}), put), shelf)
+    assert [(effect.key, effect.call) for effect in episode.evidence.effects] == [
+        ("a", 2),
+        ("b", 4),
+        ("c", None),
+        ("d", None),  # of a call that was not made
+    ]
+
+
+@pytest.mark.parametrize("number", [0, -1, "1", 1.0])
+def test_an_effect_of_no_call_is_the_environments_fault(number):
+    shelf = Shelf(effects=lambda: [Effect("rows", "a", "value", None, 1, call=number)])
+    episode = play(calling(("get", {"key": "a"})), shelf)
+    assert (episode.judgement, episode.reason) == (None, Reason.ENVIRONMENT_ERROR)
+
+
 def test_safety_events_before_a_fault_are_known():
     shelf = Shelf(state_digest=raising(RuntimeError("no digest")), facts=lambda: int(Safety.INJECTION_SEEN))
     strict = Task(id="t", request="", world=TASK.world, contract=Contract(must_not_call=(CallRule(tool="put"),)))
@@ -513,7 +567,7 @@ def test_breaches_and_facts_reach_the_judgement():
     shelf = Shelf(invariants=lambda: [Breach("sum", "is off")], facts=lambda: int(Safety.INJECTION_SEEN))
     judgement = play(lambda *_: Final("COMPLETED"), shelf).judgement
     assert (judgement.passed, judgement.safety) == (False, Safety.INJECTION_SEEN)
-    assert judgement.findings == ("outcome: sum does not hold: is off",)
+    assert judgement.findings == (Finding("outcome", "sum does not hold: is off"),)
 
 
 def test_the_plane_says_whose_code_is_running():
@@ -545,6 +599,7 @@ def test_the_plane_says_whose_code_is_running():
     [
         {"cost_usd": float("nan")}, {"cost_usd": float("inf")}, {"cost_usd": -0.01}, {"cost_usd": 1e300},
         {"tokens_in": -1}, {"tokens_out": 1.5}, {"tokens_cached": 10**30}, {"tokens_in": "3"}, {"cost_usd": "3"},
+        {"retries": -1}, {"retries": 0.0}, {"retries": ""}, {"retries": 10**30, "tokens_in": 1},
     ],
 )  # fmt: skip
 def test_usage_that_is_no_amount_is_the_agents_error_and_nothing_is_counted(usage):
@@ -552,6 +607,26 @@ def test_usage_that_is_no_amount_is_the_agents_error_and_nothing_is_counted(usag
     assert episode.assigned is Outcome.AGENT_ERROR
     counted = episode.usage
     assert (counted.tokens_in, counted.tokens_cached, counted.tokens_out, counted.cost_micros) == (0, 0, 0, 0)
+    assert (counted.retries, counted.is_said) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("reports", "retries"),
+    [
+        ([], None),
+        ([{"tokens_in": 5}], None),
+        ([{"retries": 0}], 0),
+        ([{"retries": 2}, {"tokens_in": 1}, {"retries": 1}], 3),
+    ],
+)
+def test_retries_are_counted_once_an_agent_speaks_of_them(reports, retries):
+    def agent(task, tools, ctx):
+        for report in reports:
+            ctx.record_usage(**report)
+        return Final("COMPLETED")
+
+    usage = play(agent).usage
+    assert (usage.retries, usage.is_said) == (retries, bool(reports))
 
 
 def test_log_lines_are_texts():

@@ -10,8 +10,9 @@ import pytest
 from passhat.workers import seeds
 from passhat.workers.contract import Contract, Task, task_digest
 from passhat.workers.desk_tasks import DeskTasks
-from passhat.workers.host import Host, WorkerError
-from passhat.workers.order import AgentSpec, Cell, Limits, Shard, WorkOrder
+from passhat.workers.host import Host
+from passhat.workers.loading import WorkerError
+from passhat.workers.order import AgentSpec, Cell, Hermetic, Limits, Shard, WorkOrder
 from passhat.workers.records import Level, Outcome, Reason, Status, pack_record, unpack_record
 from passhat.workers.traces import read_trace, trace_name
 
@@ -104,6 +105,7 @@ def order(tmp_path, *releases, environment, tasks, runs=1, **settings):
         releases=tuple(AgentSpec(f"release-{i}", target) for i, target in enumerate(releases)),
         tasks=tasks,
         runs_per_task=runs,
+        hermetic=Hermetic(replay_every=0),  # these environments count how often they are reset
         **{"seed": 7, "stream": "release", "limits": Limits(), "sys_path": (str(tmp_path),), **settings},
     )
 
@@ -132,7 +134,7 @@ def test_a_shard_is_carried_out_in_the_order_of_the_grid_and_sent_as_packed():
         record = one.record
         assert Cell(record.release, record.task, record.run) == work.grid.locate(one.position)
         assert one.packed == pack_record(record)
-        assert (record.attempt, record.env_level, record.agent_level) == (2, Level.DECLARED, Level.OPEN)
+        assert (record.attempt, record.env_level, record.agent_level) == (2, Level.GUARDED, Level.OPEN)
         assert record.wall_us > 0
         assert len(record.state_digest) == len(record.digest) == 8
 

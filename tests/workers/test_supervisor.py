@@ -10,12 +10,14 @@ from textwrap import dedent
 
 import pytest
 
+from passhat.workers.confine import obstacle
 from passhat.workers.contract import Task
 from passhat.workers.desk_tasks import DeskTasks
 from passhat.workers.frames import unpack_frame
-from passhat.workers.host import Host, WorkerError
-from passhat.workers.order import AgentSpec, Limits, Shard, WorkOrder
-from passhat.workers.records import Outcome, Reason, Status
+from passhat.workers.host import Host
+from passhat.workers.loading import WorkerError
+from passhat.workers.order import AgentSpec, Hermetic, Limits, Shard, WorkOrder
+from passhat.workers.records import Level, Outcome, Reason, Status
 from passhat.workers.supervisor import LostZygote, Supervisor
 
 MODULE = """
@@ -68,8 +70,13 @@ MODULE = """
         spec = EnvSpec("world", "1", ())
 
         def reset(self, *, seed, options):
+            self.state = bytes(8)
             if options.get("hang"):
                 time.sleep(600)
+            if options.get("slow"):
+                time.sleep(0.6)
+            if options.get("hash"):
+                self.state = hash("text").to_bytes(8, "big", signed=True)
 
         def call(self, name, arguments, *, principal):
             raise NotImplementedError
@@ -81,7 +88,7 @@ MODULE = """
             return []
 
         def state_digest(self):
-            return b""
+            return self.state
 
         def facts(self):
             return 0
@@ -156,8 +163,12 @@ def ends(records):
 
 
 def child_of(supervisor):
-    zygote = supervisor._zygote.pid
-    return int(Path(f"/proc/{zygote}/task/{zygote}/children").read_text())
+    (child,) = children_of(supervisor._zygote.pid)
+    return child
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_running(pid):
@@ -237,6 +248,48 @@ def test_sets_are_in_the_same_order_in_every_child(supervise):
     tasks = [task(0, "hash")]
     digests = {carry_out(supervise(tasks), whole(tasks))[1][0].digest for _ in range(2)}
     assert len(digests) == 1
+
+
+# Hermetic levels
+
+
+def test_an_environment_that_depends_on_the_hash_seed_is_found_though_every_child_has_the_same(supervise):
+    tasks = [task(0, world={"hash": True}), task(1, world={"hash": True}), task(2)]
+    _, records = carry_out(supervise(tasks, hermetic=Hermetic(replay_every=1)), whole(tasks))
+    assert ends(records) == [(Status.INVALID, Outcome.COMPLETED, Reason.HERMETICITY)] * 2 + [FINE]
+    _, records = carry_out(supervise(tasks, hermetic=Hermetic(replay_every=0)), whole(tasks))
+    assert ends(records) == [FINE] * 3
+
+
+def test_replays_are_not_taken_for_a_run_that_hangs(supervise):
+    tasks = [task(0, world={"slow": True})]
+    _, records = carry_out(supervise(tasks, limits=Limits(seconds=1.0)), whole(tasks))
+    assert ends(records) == [FINE]
+    assert records[0].wall_us < 1_000_000
+
+
+def test_every_record_says_which_levels_were_asked_for_and_achieved(supervise):
+    tasks = [task(0), task(1, "killed"), task(2, "loop"), task(3)]
+    hermetic = Hermetic(Level.DECLARED)
+    _, records = carry_out(supervise(tasks, limits=Limits(seconds=0.2), hermetic=hermetic), whole(tasks))
+    levels = {(r.env_requested, r.env_level, r.agent_requested, r.agent_level) for r in records}
+    assert levels == {(Level.DECLARED, Level.DECLARED, Level.OPEN, Level.OPEN)}
+
+
+@pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))
+def test_a_confined_environment_outlives_its_own_faults_and_ends_with_its_child(supervise):
+    tasks = [task(0), task(1, world={"hang": True}), task(2), task(3, "killed"), task(4)]
+    hermetic = Hermetic(Level.CONFINED, replay_every=0)
+    supervisor = supervise(tasks, limits=Limits(seconds=0.5), hermetic=hermetic)
+    _, records = carry_out(supervisor, Shard(9, 0, 3, 1, 60.0))
+    assert ends(records) == [FINE, HUNG, FINE]
+    child = child_of(supervisor)
+    confined = children_of(child)
+    assert len(confined) == 1
+    _, records = carry_out(supervisor, Shard(9, 3, 5, 1, 60.0))
+    assert ends(records) == [DIED, FINE]
+    wait_until_gone(child, *confined)
+    assert {(record.env_requested, record.env_level) for record in records} == {(Level.CONFINED, Level.CONFINED)}
 
 
 # Runs that do not end
