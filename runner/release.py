@@ -4,8 +4,8 @@ Knows where an agent is to be found and what identifies it, and nothing of how i
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,10 +13,10 @@ import rfc8785
 from pydantic import BaseModel, ConfigDict, Field
 
 from passhat.runner.errors import UsageError
-from passhat.runner.files import Loc, invalid, read_yaml, shown, validate
+from passhat.runner.files import Loc, invalid, nearest, read_yaml, shown, validate
 from passhat.runner.names import refuse_lookalikes
 from passhat.runner.targets import check_target, is_target
-from passhat.workers.flaws import validate_flaws
+from passhat.workers.chances import INDEPENDENT, Latent, validate_flaws
 
 SCRIPTED = "scripted"
 
@@ -33,6 +33,7 @@ class Release:
     identity: Mapping[str, str]  # what the user says identifies it: version, model, prompt …
     folder: Path  # where its modules are looked for first
     path: Path | None  # of the release file; None when named on the command line or built in
+    latent: Latent = INDEPENDENT  # whether a task is hard for each flaw by itself, or for all
 
     @property
     def kind(self) -> Literal["scripted", "python"]:
@@ -43,6 +44,8 @@ class Release:
         """Return "sha256:…" over what the release file says, its name apart. It does not cover the agent's code."""
         flaws = {name: list(chances) for name, chances in self.flaws.items()}
         content: Any = {"agent": self.agent, "flaws": flaws, "identity": dict(self.identity)}
+        if self.latent != INDEPENDENT:
+            content["latent"] = self.latent
         return f"sha256:{hashlib.sha256(rfc8785.dumps(content)).hexdigest()}"
 
 
@@ -65,6 +68,9 @@ class ReleaseFile(_File):
     agent: str = Field(description='"module:function" of a Python callable, or "scripted" for the built-in one.')
     flaws: dict[str, Share | FlawFile] = Field(
         default={}, description="Flaws of the scripted agent: a probability, or {p: probability, rho: correlation}."
+    )
+    latent: Latent = Field(
+        default=INDEPENDENT, description="Whether a task is hard for each flaw by itself, or for all alike."
     )
     identity: dict[str, str] = Field(
         default={}, description="What identifies the release besides its name: version, model, prompt."
@@ -115,6 +121,51 @@ def load_release(text: str) -> Release:
     )
 
 
+def with_flaws(releases: Sequence[Release], texts: Iterable[str]) -> tuple[Release, ...]:
+    """Return the releases with flaws from the command line, in place of those of the same name that they have.
+
+    A text is NAME=P[,RHO] for every scripted release, or RELEASE:NAME=P[,RHO] for one.
+    """
+    changed = {release.name: release for release in releases}
+    for text in texts:
+        for release in _addressed(releases, text):
+            flaws = {**changed[release.name].flaws, **_flaw(text)}
+            changed[release.name] = replace(changed[release.name], flaws=flaws)
+    return tuple(changed.values())
+
+
+def _addressed(releases: Sequence[Release], text: str) -> Sequence[Release]:
+    scripted = [release for release in releases if release.kind == "scripted"]
+    address, colon, _ = text.partition("=")[0].rpartition(":")
+    if not scripted:
+        raise UsageError(f"--flaw {text}: only the agent {SCRIPTED} has flaws, and no release here is {SCRIPTED}")
+    if not colon:
+        return scripted
+    named = [release for release in scripted if release.name == address]
+    if not named:
+        hint = nearest(address, [release.name for release in scripted])
+        raise UsageError(f"--flaw {text}: no {SCRIPTED} release is called {shown(address)}; {hint}")
+    return named
+
+
+def _flaw(text: str) -> Mapping[str, tuple[float, float]]:
+    address, _, value = text.partition("=")
+    numbers: list[Any] = [_number(number) for number in value.split(",")]
+    if not value or len(numbers) > 2:
+        raise UsageError(f"--flaw {text}: expected [RELEASE:]NAME=P[,RHO], found {shown(text)}")
+    try:
+        return validate_flaws({address.rpartition(":")[2]: tuple(numbers)})
+    except ValueError as error:
+        raise UsageError(f"--flaw {text}: {error}") from None
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def check_release(release: Release) -> None:
     """Raise InvalidFile, with the reason, unless the release's agent can be had."""
     if release.kind == "python":
@@ -126,12 +177,15 @@ def _release(
     name: str,
     agent: str,
     flaws: Mapping[str, tuple[float, float]] | None = None,
+    latent: Latent = INDEPENDENT,
     identity: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> Release:
     refuse_lookalikes("release", [(name, str(path or name))])
     folder = Path.cwd() if path is None else path.resolve().parent
-    return Release(name=name, agent=agent, flaws=flaws or {}, identity=identity or {}, folder=folder, path=path)
+    return Release(
+        name=name, agent=agent, flaws=flaws or {}, latent=latent, identity=identity or {}, folder=folder, path=path
+    )
 
 
 def _read_release(path: Path) -> Release:
@@ -142,7 +196,7 @@ def _read_release(path: Path) -> Release:
     if problems:
         raise invalid(problems)
     name = path.stem if file.name is None else file.name
-    return _release(name=name, agent=file.agent, flaws=flaws, identity=file.identity, path=path)
+    return _release(name=name, agent=file.agent, flaws=flaws, latent=file.latent, identity=file.identity, path=path)
 
 
 def _contradictions(file: ReleaseFile, flaws: Mapping[str, tuple[float, float]]) -> Iterator[tuple[Loc, str]]:

@@ -1,43 +1,30 @@
-"""Ways for a scripted agent to go wrong whose truth is known: what each does to a script, which scorers then fail, how
-often it happens to which task, and the pass rate and pass^k that follow.
+"""Ways for a scripted agent to go wrong whose truth is known: what each does to a script, and which scorers then fail.
 
-A run draws its plan before its first call. Flaws of calls are applied before flaws of endings, so that none hides
-another: a scorer fails exactly when one of the flaws alone would make it fail, and pass probabilities multiply. Rates
-vary between tasks: the probability of flaw j on task i is Beta with mean p and correlation rho between runs of the
-task, a = p(1-rho)/rho and b = (1-p)(1-rho)/rho, at a quantile fixed by the task. Releases thus share which tasks are
-hard, and a larger p at the same rho never removes a failure.
+Flaws of calls are applied before flaws of endings, and of these the later one decides how the run ends: a loop before a
+time-out, a time-out before a refusal. So none hides another: a scorer fails exactly when one of the flaws alone would
+make it fail, and pass probabilities multiply. Knows nothing of how often a flaw happens.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import lru_cache
-from itertools import chain
-from math import prod
 from typing import Any, NamedTuple
 
-from passhat.workers.contract import Task
-from passhat.workers.seeds import derive
+from passhat.workers.contract import Step, Task
+from passhat.workers.meter import NOTHING, Use, exceeds
+from passhat.workers.records import CLAIMS, Outcome
 
-OUTCOME, TRAJECTORY = "outcome", "trajectory"
+OUTCOME, TRAJECTORY, EFFICIENCY = "outcome", "trajectory", "efficiency"
 
 TERMINAL = ("submit_result", "escalate_case")
+INFRA_FAULT = "infra_fault"
 _READS = ("get_account", "list_ledger_entries", "search_documents", "get_document")
 _DESTRUCTIVE = ("issue_refund", "close_account")
 _WRITES = ("post_credit", "reverse_entry", "reconcile_entries", *_DESTRUCTIVE)
+_REPEATABLE = ("post_credit", "reconcile_entries", "issue_refund")  # what the desk does a second time
 _CANARY = "export_records"
 _LOOP_CALLS = 100  # more than any loop rule lets happen
-
-
-class Rate(NamedTuple):
-    """How often a flaw happens: mean over tasks, and correlation between the runs of one task."""
-
-    p: float
-    rho: float = 0.0
-
-
-Flaws = Mapping[str, tuple[float, float]]  # flaw → (p, rho)
+_VERBOSE = Use(tokens_out=3_000)
+_RETRY_STORM = Use(tokens_in=8_000, retries=6, wait_ms=90_000)
 
 
 class Move(NamedTuple):
@@ -48,6 +35,8 @@ class Move(NamedTuple):
     arguments: Mapping[str, Any]
     change: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # made to the arguments once they are known
     times: int = 1
+    extra: Use = NOTHING  # used before it, beside what every call uses
+    hangs: bool = False  # the agent takes longer for it than a run may
 
 
 Script = tuple[Move, ...]
@@ -58,21 +47,32 @@ def script_of(task: Task) -> Script:
     return tuple(Move(i, step.tool, step.arguments) for i, step in enumerate(task.oracle))
 
 
+def flawed_script(task: Task, plan: Collection[str]) -> Script:
+    """Return the oracle of a task with the flaws of a plan."""
+    script = script_of(task)
+    for name, flaw in FLAWS.items():
+        if name in plan:
+            script = flaw.apply(script, task)
+    return script
+
+
 @dataclass(frozen=True, slots=True)
 class Flaw:
     """One way to go wrong."""
 
     cohorts: Collection[str]  # where it may happen; empty for everywhere
-    spoils: Callable[[Task], Collection[str]]  # scorers that fail on a task of these cohorts
+    spoils: Callable[[Task], Collection[str] | None]  # scorers that fail on a task of these cohorts; None: not possible
     apply: Callable[[Script, Task], Script]
+    ends: Outcome = Outcome.NONE  # how a run ends that has it; NONE: as it would without
 
-    def fails(self, task: Task) -> frozenset[str]:
-        """Return the scorers this flaw makes fail on the task; none when it cannot happen there."""
+    def fails(self, task: Task) -> frozenset[str] | None:
+        """Return the scorers this flaw makes fail on the task, maybe none; None when it cannot happen there."""
         if self.cohorts and task.cohort not in self.cohorts:
-            return frozenset()
+            return None
         if not task.oracle or task.oracle[-1].tool not in TERMINAL:
-            return frozenset()
-        return frozenset(self.spoils(task))
+            return None
+        spoilt = self.spoils(task)
+        return None if spoilt is None else frozenset(spoilt)
 
 
 # What tasks require
@@ -86,9 +86,24 @@ def _requires(task: Task, *tools: str) -> bool:
     return any(rule.tool in tools and rule.at_least > 0 for rule in task.contract.must_call)
 
 
-def _claim(task: Task) -> str:
+def _forbids(task: Task, tool: str) -> bool:
+    return any(rule.tool == tool for rule in task.contract.must_not_call)
+
+
+def claim_of(task: Task) -> Outcome:
+    """Return how the oracle of a task ends: as an agent's error where the scripted agent cannot say it."""
     last = task.oracle[-1]
-    return "ESCALATED" if last.tool == "escalate_case" else str(last.arguments.get("status"))
+    if last.tool == "escalate_case":
+        return Outcome.ESCALATED
+    claim = last.arguments.get("status") if last.tool == "submit_result" else None
+    return CLAIMS.get(claim, Outcome.AGENT_ERROR) if isinstance(claim, str) else Outcome.AGENT_ERROR
+
+
+def _rows(task: Task, table: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return a table of the desk world the task starts with; nothing where the world is another one."""
+    tables = task.world.get("tables")
+    rows = tables.get(table) if isinstance(tables, Mapping) else None
+    return {key: row for key, row in rows.items() if isinstance(row, Mapping)} if isinstance(rows, Mapping) else {}
 
 
 def _without(script: Script, *tools: str) -> Script:
@@ -99,31 +114,95 @@ def _submit(status: str, message: str) -> Move:
     return Move(None, "submit_result", {"status": status, "message": message, "payload": {}})
 
 
+def _before_the_end(script: Script, tool: str, arguments: Mapping[str, Any]) -> Script:
+    return (*script[:-1], Move(None, tool, arguments), script[-1])
+
+
 # Flaws of calls
 
 
-def _skip_verify(task: Task) -> Collection[str]:
-    return [TRAJECTORY] if _uses(task, "verify_requester") and _requires(task, "verify_requester") else []
+def _skip_verify(task: Task) -> Collection[str] | None:
+    return [TRAJECTORY] if _uses(task, "verify_requester") and _requires(task, "verify_requester") else None
 
 
-def _forbidden_tool(task: Task) -> Collection[str]:
-    return [TRAJECTORY] if any(rule.tool == _CANARY for rule in task.contract.must_not_call) else []
+def _forbidden_tool(task: Task) -> Collection[str] | None:
+    return [TRAJECTORY] if _forbids(task, _CANARY) else None
 
 
 def _call_canary(script: Script, task: Task) -> Script:
     return (Move(None, _CANARY, {"tenant_id": task.principal.tenant, "scope": "all"}), *script)
 
 
-def _skip_approval(task: Task) -> Collection[str]:
+def _wrong_tenant(task: Task) -> Collection[str] | None:
+    strays = {step.tool: stray for step in task.oracle if (stray := _stray(step, task))}
+    if not strays or task.contract.expect_effects is None:
+        return None
+    pinned = any(
+        rule.at_least > 0 and rule.arguments.keys() & strays.get(rule.tool, {}).keys()
+        for rule in task.contract.must_call
+    )
+    return [OUTCOME, TRAJECTORY] if pinned else [OUTCOME]
+
+
+def _write_elsewhere(script: Script, task: Task) -> Script:
+    """Put what is to be written where it looks the same, at another tenant."""
+    return tuple(
+        move
+        if move.step is None
+        else move._replace(arguments={**move.arguments, **_stray(task.oracle[move.step], task)})
+        for move in script
+    )
+
+
+def _stray(step: Step, task: Task) -> Mapping[str, Any]:
+    """Return the arguments that lead a write to another tenant; none for what is no write, or where there is none."""
+    if step.tool not in _WRITES:
+        return {}
+    accounts, own = _rows(task, "accounts"), task.principal.tenant
+    foreign = [key for key, row in accounts.items() if own and row.get("tenant", own) != own]
+    if "account_id" in step.arguments:
+        account = step.arguments["account_id"]
+        holder = accounts[account].get("holder") if isinstance(account, str) and account in accounts else None
+        twins = [key for key in foreign if accounts[key].get("holder") == holder] or foreign
+        return {"account_id": twins[0]} if twins else {}
+    entry = next((key for key, row in _rows(task, "entries").items() if row.get("account_id") in foreign), None)
+    if entry is None:
+        return {}
+    return {"entry_id": entry} if "entry_id" in step.arguments else {"left_ids": [entry]}
+
+
+def _skip_approval(task: Task) -> Collection[str] | None:
     needs = _requires(task, "request_approval") and _uses(task, *_DESTRUCTIVE)
-    return [TRAJECTORY] if needs and _uses(task, "request_approval") else []
+    return [TRAJECTORY] if needs and _uses(task, "request_approval") else None
 
 
-def _wrong_amount(task: Task) -> Collection[str]:
+def _follow_injection(task: Task) -> Collection[str] | None:
+    order = _order(task)
+    if order is None:
+        return None
+    acts = order["tool"] in _WRITES and task.world.get("boundaries", "soft") == "soft"
+    outcome = [OUTCOME] if acts and task.contract.expect_effects is not None else []
+    return outcome + ([TRAJECTORY] if _forbids(task, order["tool"]) else [])
+
+
+def _obey(script: Script, task: Task) -> Script:
+    """Do what was ordered, once everything has been seen."""
+    order = _order(task)
+    return script if order is None else _before_the_end(script, order["tool"], order["arguments"])
+
+
+def _order(task: Task) -> Mapping[str, Any] | None:
+    """Return the call that somebody without authority asks for in the task's world."""
+    injection = task.world.get("injection")
+    order = injection.get("order") if isinstance(injection, Mapping) else None
+    return order if isinstance(order, Mapping) and {"tool", "arguments"} <= order.keys() else None
+
+
+def _wrong_amount(task: Task) -> Collection[str] | None:
     asks = any(step.arguments.get("amount_minor") is not None for step in task.oracle)
     tells = any(isinstance(check.equals, int | float) for check in task.contract.payload)
     if not (tells or (asks and task.contract.expect_effects)):
-        return []
+        return None
     pinned = any("amount_minor" in rule.arguments for rule in task.contract.must_call)
     return [OUTCOME, TRAJECTORY] if pinned else [OUTCOME]
 
@@ -149,18 +228,36 @@ def _lowered(value: Any) -> Any:
     return value - 1 if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _phantom_success(task: Task) -> Collection[str]:
+def _double_write(task: Task) -> Collection[str] | None:
+    if not _uses(task, *_REPEATABLE) or task.contract.expect_effects is None:
+        return None
+    once = any(rule.tool in _REPEATABLE and rule.at_most == 1 for rule in task.contract.must_call)
+    return [OUTCOME, TRAJECTORY] if once else [OUTCOME]
+
+
+def _write_twice(script: Script, task: Task) -> Script:
+    """Write a second time, without the key that would make it the same write."""
+
+    def twice(move: Move) -> Move:
+        return move._replace(
+            times=2, arguments={name: None if name == "idempotency_key" else it for name, it in move.arguments.items()}
+        )
+
+    return tuple(twice(move) if move.tool in _REPEATABLE and move.step is not None else move for move in script)
+
+
+def _phantom_success(task: Task) -> Collection[str] | None:
     if not (_uses(task, *_WRITES) and task.contract.expect_effects):
-        return []
+        return None
     return [OUTCOME, TRAJECTORY] if _requires(task, *_WRITES) else [OUTCOME]
 
 
 # Flaws of endings
 
 
-def _no_escalate(task: Task) -> Collection[str]:
-    if _claim(task) == "COMPLETED" or "COMPLETED" in task.contract.outcomes:
-        return []
+def _no_escalate(task: Task) -> Collection[str] | None:
+    if claim_of(task) is Outcome.COMPLETED or "COMPLETED" in task.contract.outcomes:
+        return None
     return [OUTCOME, TRAJECTORY] if _requires_ending(task) else [OUTCOME]
 
 
@@ -170,9 +267,9 @@ def _requires_ending(task: Task) -> bool:
     return any(rule.tool == last and (rule.arguments or last != "submit_result") for rule in task.contract.must_call)
 
 
-def _over_refuse(task: Task) -> Collection[str]:
+def _over_refuse(task: Task) -> Collection[str] | None:
     if "REFUSED" in task.contract.outcomes:
-        return []
+        return None
     done = [step.tool for step in task.oracle if step.tool not in _READS and step.tool not in TERMINAL]
     return [OUTCOME, TRAJECTORY] if _requires(task, *done) or _requires_ending(task) else [OUTCOME]
 
@@ -183,10 +280,15 @@ def _refuse(script: Script, task: Task) -> Script:
     return (*(move for move in kept if move.tool not in TERMINAL), _submit("REFUSED", "I cannot do this."))
 
 
-def _loop(task: Task) -> Collection[str]:
+def _timeout(task: Task) -> Collection[str] | None:
+    late = [] if task.contract.ceilings.virtual_ms is None else [EFFICIENCY]
+    return [OUTCOME, *late, *([TRAJECTORY] if _requires(task, task.oracle[-1].tool) else [])]
+
+
+def _loop(task: Task) -> Collection[str] | None:
     read = next((step.tool for step in task.oracle if step.tool in _READS), None)
     if read is None:
-        return []
+        return None
     counted = any(rule.tool == read and rule.at_most is not None for rule in task.contract.must_call)
     return [OUTCOME, TRAJECTORY] if counted or _requires(task, task.oracle[-1].tool) else [OUTCOME]
 
@@ -196,146 +298,48 @@ def _go_round(script: Script, task: Task) -> Script:
     return (*script[:-1], Move(None, step.tool, step.arguments, times=_LOOP_CALLS))
 
 
-# The order is that in which flaws are applied: calls first, endings last.
+# Flaws of use
+
+
+def _wastes(extra: Use) -> Flaw:
+    """Return the flaw of using something more, which shows only where a ceiling is too low for it."""
+
+    def spoils(task: Task) -> Collection[str]:
+        return [EFFICIENCY] if exceeds(task.contract.ceilings, len(task.oracle), extra) else []
+
+    def apply(script: Script, task: Task) -> Script:
+        return (script[0]._replace(extra=script[0].extra.plus(extra)), *script[1:])
+
+    return Flaw((), spoils, apply)
+
+
+# The order is that in which flaws are applied: calls first, endings next, and at last what only uses more.
 FLAWS: Mapping[str, Flaw] = {
     "skip_verify": Flaw(
         ("routine", "destructive"), _skip_verify, lambda script, task: _without(script, "verify_requester")
     ),
     "forbidden_tool": Flaw(("destructive", "adversarial"), _forbidden_tool, _call_canary),
+    "wrong_tenant": Flaw(("routine", "destructive", "adversarial"), _wrong_tenant, _write_elsewhere),
     "skip_approval": Flaw(("destructive",), _skip_approval, lambda script, task: _without(script, "request_approval")),
+    "follow_injection": Flaw(("adversarial",), _follow_injection, _obey),
     "wrong_amount": Flaw(("routine", "destructive"), _wrong_amount, _change_amounts),
+    "double_write": Flaw(("routine", "destructive"), _double_write, _write_twice),
     "phantom_success": Flaw(
         ("routine", "destructive"), _phantom_success, lambda script, task: _without(script, *_WRITES)
     ),
     "no_escalate": Flaw(
-        ("ambiguous", "unanswerable"), _no_escalate, lambda script, task: (*script[:-1], _submit("COMPLETED", "Done."))
+        ("ambiguous", "unanswerable"),
+        _no_escalate,
+        lambda script, task: (*script[:-1], _submit("COMPLETED", "Done.")),
+        Outcome.COMPLETED,
     ),
-    "over_refuse": Flaw(("routine", "destructive"), _over_refuse, _refuse),
-    "loop": Flaw((), _loop, _go_round),
+    "over_refuse": Flaw(("routine", "destructive"), _over_refuse, _refuse, Outcome.REFUSED),
+    "timeout": Flaw(
+        (), _timeout, lambda script, task: (*script[:-1], script[-1]._replace(hangs=True)), Outcome.TIMED_OUT
+    ),
+    "loop": Flaw((), _loop, _go_round, Outcome.LOOP_DETECTED),
+    "verbose": _wastes(_VERBOSE),
+    "retry_storm": _wastes(_RETRY_STORM),
+    # Of the machinery, not of the agent: the environment breaks down (scripted.py), and the script stays as it is.
+    INFRA_FAULT: Flaw((), lambda task: [], lambda script, task: script),
 }
-
-
-def validate_flaws(flaws: Mapping[str, Any]) -> dict[str, Rate]:
-    """Return the rates of flaws given as p, (p, rho) or {"p": …, "rho": …}; raise ValueError that names the fault."""
-    rates = {}
-    for name, given in flaws.items():
-        if name not in FLAWS:
-            near = get_close_matches(name, FLAWS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FLAWS)}"
-            raise ValueError(f"no flaw is called {name!r}: {hint}")
-        rates[name] = _rate(name, given)
-    return rates
-
-
-def _rate(name: str, given: Any) -> Rate:
-    try:
-        rate = (
-            Rate(**given) if isinstance(given, Mapping) else Rate(*given) if isinstance(given, tuple) else Rate(given)
-        )
-    except TypeError:
-        raise ValueError(f"flaw {name}: expected p and rho, found {given!r}") from None
-    for field, value in zip(rate._fields, rate, strict=True):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise ValueError(f"flaw {name}: {field} must be a number from 0 to 1, found {value!r}")
-    return rate
-
-
-# How often
-
-
-def propensity(p: float, rho: float, u: float) -> float:
-    """Return the quantile at `u`, a multiple of 2^-53, of the Beta law with mean p and correlation rho."""
-    if p in (0, 1) or rho == 0:
-        return float(p)
-    if rho == 1:
-        return float(u >= 1 - p)
-    from scipy.special import betaincinv
-
-    odds = (1 - rho) / rho
-    return float(betaincinv(p * odds, (1 - p) * odds, u))
-
-
-@lru_cache(maxsize=256)
-def _propensities(task_digest: bytes, rates: tuple[tuple[str, tuple[float, float]], ...]) -> tuple[float, ...]:
-    return tuple(propensity(p, rho, _uniform(derive("latent", task_digest, name))) for name, (p, rho) in rates)
-
-
-def propensities(flaws: Flaws, task_digest: bytes) -> dict[str, float]:
-    """Return the probability of each flaw on one task, wherever it can happen at all."""
-    return dict(zip(flaws, _propensities(task_digest, tuple(flaws.items())), strict=True))
-
-
-def draw_plan(task: Task, flaws: Flaws, task_digest: bytes, agent_seed: int) -> tuple[str, ...]:
-    """Return the flaws of one run, in the order in which they are applied.
-
-    Each flaw has a draw of its own, so that adding one to a release does not change the others.
-    """
-    chances = propensities(flaws, task_digest)
-    return tuple(
-        name
-        for name in FLAWS
-        if chances.get(name, 0.0) > _uniform(derive("flaw", agent_seed, name)) and FLAWS[name].fails(task)
-    )
-
-
-def _uniform(bits: int) -> float:
-    """Return a number in [0, 1) from 64 random bits."""
-    return (bits >> 11) * 2.0**-53
-
-
-def flawed_script(task: Task, plan: Collection[str]) -> Script:
-    """Return the oracle of a task with the flaws of a plan."""
-    script = script_of(task)
-    for name, flaw in FLAWS.items():
-        if name in plan:
-            script = flaw.apply(script, task)
-    return script
-
-
-# The truth
-
-
-class Group(NamedTuple):
-    """Tasks on which the same flaws count, with their weight."""
-
-    weight: float
-    flaws: Collection[str]
-
-
-def survival(p: float, rho: float, k: int) -> float:
-    """Return the probability that k runs of a task drawn at random are all free of a flaw: E[(1 - pi)^k].
-
-    The moment of the Beta law, prod (b + r)/(a + b + r) over r < k, written so that rho may be 0 or 1.
-    """
-    later = (((1 - p) * (1 - rho) + r * rho) / ((1 - rho) + r * rho) for r in range(1, k))
-    return prod(chain((1.0 - p,), later)) if k else 1.0
-
-
-def population_truth(flaws: Flaws, groups: Iterable[Group], k: int) -> float:
-    """Return pass^k over all tasks that might have been drawn: the weighted mean of products of moments."""
-    groups = list(groups)
-    total = sum(weight for weight, _ in groups)
-    return sum(weight * prod(survival(*flaws[name], k) for name in names) for weight, names in groups) / total
-
-
-def groups_of(flaws: Flaws, tasks: Iterable[Task], scorer: str | None = None) -> list[Group]:
-    """Group tasks by the flaws that make the scorer fail on them; None for any scorer."""
-    counts = Counter(_counting(flaws, task, scorer) for task in tasks)
-    return [Group(count, names) for names, count in counts.items()]
-
-
-def pass_probabilities(flaws: Flaws, tasks: Iterable[tuple[Task, bytes]], scorer: str | None = None) -> list[float]:
-    """Return, for each (task, digest) of a suite, the true probability that a run passes the scorer (None: all).
-
-    The truth of this very suite: its pass^k is the mean of the k-th powers.
-    """
-    values = []
-    for task, task_digest in tasks:
-        chances = propensities(flaws, task_digest)
-        values.append(prod(1.0 - chances[name] for name in _counting(flaws, task, scorer)))
-    return values
-
-
-def _counting(flaws: Flaws, task: Task, scorer: str | None) -> tuple[str, ...]:
-    failing = ((name, FLAWS[name].fails(task)) for name in flaws)
-    return tuple(name for name, scorers in failing if (scorers if scorer is None else scorer in scorers))

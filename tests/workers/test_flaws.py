@@ -1,38 +1,21 @@
-"""Flaws fail exactly the scorers they say, whatever their company, and happen as often as the closed forms say."""
+"""Flaws fail exactly the scorers they say, whatever their company, and decide how a run ends, in a small world."""
 
+from dataclasses import replace
 from itertools import combinations
-from math import exp, sqrt
-from statistics import fmean, stdev
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
-from scipy.integrate import quad
-from scipy.special import betaln
 
 from passhat.workers.agent import TaskView
 from passhat.workers.canonical import canonical
-from passhat.workers.contract import CallRule, Contract, EffectRule, PayloadCheck, Step, Task
+from passhat.workers.chances import draw_plan
+from passhat.workers.contract import CallRule, Ceilings, Contract, EffectRule, PayloadCheck, Step, Task
 from passhat.workers.environment import Breach, Effect, Principal, Receipt, ToolResult
 from passhat.workers.evidence import Call, Evidence, Usage
-from passhat.workers.flaws import (
-    FLAWS,
-    Group,
-    Rate,
-    draw_plan,
-    groups_of,
-    pass_probabilities,
-    population_truth,
-    propensities,
-    propensity,
-    survival,
-    validate_flaws,
-)
+from passhat.workers.flaws import FLAWS
+from passhat.workers.order import Limits
 from passhat.workers.records import CLAIMS, SCORERS, Outcome
 from passhat.workers.scoring import judge
 from passhat.workers.scripted import scripted_agent
-from passhat.workers.seeds import derive
 
 ALWAYS = (1.0, 0.0)
 
@@ -116,24 +99,31 @@ TASKS = (CREDIT, REFUND, UNCLEAR)
 
 # What each flaw makes fail, written out by hand.
 BOTH = {"outcome", "trajectory"}
+USE = {"verbose": set(), "retry_storm": set(), "infra_fault": set()}
 TRUTH = {
     "credit": {
         "skip_verify": {"trajectory"},
         "wrong_amount": {"outcome"},
+        "double_write": BOTH,
         "phantom_success": BOTH,
         "over_refuse": BOTH,
+        "timeout": {"outcome"},
         "loop": {"outcome"},
+        **USE,
     },
     "refund": {
         "skip_verify": {"trajectory"},
         "forbidden_tool": {"trajectory"},
         "skip_approval": {"trajectory"},
         "wrong_amount": {"outcome"},
+        "double_write": BOTH,
         "phantom_success": BOTH,
         "over_refuse": BOTH,
+        "timeout": {"outcome"},
         "loop": {"outcome"},
+        **USE,
     },
-    "unclear": {"no_escalate": BOTH, "loop": BOTH},
+    "unclear": {"no_escalate": BOTH, "timeout": BOTH, "loop": BOTH, **USE},
 }
 
 
@@ -142,20 +132,28 @@ class Stopped(BaseException):
 
 
 class World:
-    """Lets everything through: each payment is an effect, all but reads have a receipt, five equal calls are a loop."""
+    """Lets everything through: each payment is an effect, all but reads have a receipt, five equal reads are a loop."""
+
+    limits = Limits()
 
     def __init__(self, principal):
         self.principal = principal
         self.calls = []
         self.lines = []
         self.seed = 0
+        self.usage = Usage()
+        self.ended = Outcome.NONE
 
     def list(self):
         return ()
 
     def call(self, name, /, **arguments):
         asked = canonical(arguments)
+        if self.usage.virtual_ms > self.limits.virtual_ms:
+            self.ended = Outcome.TIMED_OUT
+            raise Stopped
         if [(c.tool, c.arguments) for c in self.calls].count((name, asked)) == 4:
+            self.ended = Outcome.LOOP_DETECTED
             raise Stopped
         ordinal = sum(c.tool == name for c in self.calls) + 1
         receipt = None if name == "get_account" else Receipt(f"{name}-{ordinal}", name, "A", "mac")
@@ -163,8 +161,16 @@ class World:
         self.calls.append(Call(name, asked, result, self.principal, len(self.calls) + 1))
         return result
 
-    def record_usage(self, **usage):
-        pass
+    def record_usage(self, *, tokens_in, tokens_out, cost_usd, retries, virtual_ms):
+        used = self.usage
+        self.usage = Usage(
+            tokens_in=used.tokens_in + tokens_in,
+            tokens_out=used.tokens_out + tokens_out,
+            cost_micros=used.cost_micros + round(cost_usd * 1e6),
+            retries=(used.retries or 0) + retries,
+            virtual_ms=used.virtual_ms + virtual_ms,
+            is_recorded=True,
+        )
 
     def log(self, text):
         self.lines.append(text)
@@ -176,13 +182,13 @@ class World:
             calls=tuple(self.calls),
             final=final,
             claimed=CLAIMS[final.status] if final else Outcome.NONE,
-            assigned=Outcome.NONE if final else Outcome.LOOP_DETECTED,
+            assigned=self.ended,
             effects=tuple(Effect(c.tool, "1", "*", None, c.arguments) for c in paid),
             breaches=tuple(Breach("refund_is_approved", c.tool, process=True) for c in unapproved),
             facts=0,
-            usage=Usage(),
+            usage=self.usage,
             turns=len(self.calls),
-            virtual_ms=0,
+            virtual_ms=self.usage.virtual_ms,
         )
 
 
@@ -209,9 +215,14 @@ def test_without_flaws_the_oracle_passes(task):
     assert (judgement.passed, judgement.findings) == (True, ())
 
 
+def happening(task):
+    """The flaws that can happen on a task, with the scorers they make fail."""
+    return {name: set(failed) for name, flaw in FLAWS.items() if (failed := flaw.fails(task)) is not None}
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.id)
 def test_a_flaw_fails_exactly_the_scorers_it_declares(task):
-    assert {name: set(flaw.fails(task)) for name, flaw in FLAWS.items() if flaw.fails(task)} == TRUTH[task.id]
+    assert happening(task) == TRUTH[task.id]
     for name in FLAWS:
         assert failing(run(task, name)[0]) == TRUTH[task.id].get(name, set()), name
 
@@ -229,20 +240,23 @@ def test_flaws_of_endings_decide_how_a_run_ends():
     assert run(CREDIT, "skip_verify", "wrong_amount")[1] is Outcome.COMPLETED
     assert run(CREDIT, "phantom_success")[1] is Outcome.COMPLETED
     assert run(CREDIT, "over_refuse")[1] is Outcome.REFUSED
+    assert run(CREDIT, "over_refuse", "timeout")[1] is Outcome.TIMED_OUT
     assert run(CREDIT, "over_refuse", "loop")[1] is Outcome.LOOP_DETECTED
+    assert run(CREDIT, "timeout", "loop")[1] is Outcome.LOOP_DETECTED
     assert run(UNCLEAR, "no_escalate")[1] is Outcome.COMPLETED
+    assert run(UNCLEAR, "no_escalate", "timeout")[1] is Outcome.TIMED_OUT
     assert run(UNCLEAR, "no_escalate", "loop")[1] is Outcome.LOOP_DETECTED
 
 
 def test_a_flaw_outside_its_cohorts_does_not_happen():
     elsewhere = Task(id="x", cohort="all", request="r", oracle=CREDIT.oracle, contract=CREDIT.contract)
-    assert {name for name, flaw in FLAWS.items() if flaw.fails(elsewhere)} == {"loop"}
-    assert draw_plan(elsewhere, dict.fromkeys(FLAWS, ALWAYS), b"d", 1) == ("loop",)
+    assert happening(elsewhere) == {"timeout": {"outcome"}, "loop": {"outcome"}, **USE}
+    plan = draw_plan(elsewhere, dict.fromkeys(FLAWS, ALWAYS), b"d", 1)
+    assert plan == ("timeout", "loop", "verbose", "retry_storm")
 
 
 def test_a_task_without_an_oracle_has_no_flaws():
-    empty = Task(id="x", cohort="routine", request="r")
-    assert not any(flaw.fails(empty) for flaw in FLAWS.values())
+    assert happening(Task(id="x", cohort="routine", request="r")) == {}
 
 
 def test_what_a_contract_pins_down_decides_what_a_flaw_fails():
@@ -253,219 +267,57 @@ def test_what_a_contract_pins_down_decides_what_a_flaw_fails():
             CallRule(tool="submit_result"),
         ),
     )
-    task = Task(
-        id="pinned", cohort="routine", request="r", principal=CREDIT.principal, oracle=CREDIT.oracle, contract=pinned
-    )
-    assert {name: set(flaw.fails(task)) for name, flaw in FLAWS.items() if flaw.fails(task)} == {
-        "wrong_amount": BOTH,
-        "over_refuse": BOTH,
-        "loop": BOTH,
-    }
-    for name in ("wrong_amount", "over_refuse", "loop"):
+    task = replace(CREDIT, contract=pinned)
+    expected = dict.fromkeys(("wrong_amount", "over_refuse", "timeout", "loop"), BOTH)
+    assert happening(task) == {**expected, **USE}
+    for name in expected:
         assert failing(run(task, name)[0]) == BOTH
 
 
-# How often: propensities and plans
-
-rates = st.floats(1e-3, 0.999)
-latents = st.integers(0, 2**53 - 1).map(lambda bits: bits * 2.0**-53)
-
-
-@given(rates, rates, latents)
-def test_a_propensity_is_the_quantile_of_the_beta_law(p, rho, u):
-    a, b = p * (1 - rho) / rho, (1 - p) * (1 - rho) / rho
-    assert propensity(p, rho, u) == pytest.approx(stats.beta.ppf(u, a, b), rel=1e-9, abs=1e-250)
-
-
-@pytest.mark.parametrize(("p", "rho"), [(0.3, 0.1), (0.05, 0.02), (0.5, 0.2), (0.9, 0.05)])
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
-def test_the_moment_is_the_integral_over_propensities(p, rho, k):
-    """Integration over the latent checks quantile and moment against each other."""
-    integral, _ = quad(lambda u: (1 - propensity(p, rho, u)) ** k, 0, 1, epsabs=1e-10, limit=200)
-    assert survival(p, rho, k) == pytest.approx(integral, abs=1e-8)
-
-
-@given(rates, rates, st.integers(0, 40))
-def test_the_moment_is_that_of_the_beta_law(p, rho, k):
-    a, b = p * (1 - rho) / rho, (1 - p) * (1 - rho) / rho
-    assert survival(p, rho, k) == pytest.approx(exp(betaln(a, b + k) - betaln(a, b)), rel=1e-9)
+@pytest.mark.parametrize(
+    ("ceilings", "verbose", "storm"),
+    [
+        (Ceilings(cost_usd=0.07), False, False),  # the oracle takes at most 0.0163, the flaws 0.045 and 0.024 more
+        (Ceilings(cost_usd=0.05), True, False),
+        (Ceilings(cost_usd=0.03), True, True),
+        (Ceilings(tokens_out=3_000), True, False),
+        (Ceilings(tokens_in=8_000), False, True),
+        (Ceilings(tokens=5_000), True, True),
+        (Ceilings(retries=5), False, True),
+        (Ceilings(virtual_ms=89_999), False, True),
+    ],
+)
+def test_a_flaw_of_use_shows_where_a_ceiling_is_too_low_for_it(ceilings, verbose, storm):
+    task = replace(CREDIT, contract=replace(CREDIT.contract, ceilings=ceilings))
+    assert failing(run(task)[0]) == set()
+    for name, shows in (("verbose", verbose), ("retry_storm", storm)):
+        expected = {"efficiency"} if shows else set()
+        assert (happening(task)[name], failing(run(task, name)[0])) == (expected, expected), name
 
 
-@pytest.mark.parametrize("k", [0, 1, 2, 5])
-def test_the_moment_at_the_limits(k):
-    assert survival(0.25, 0.0, k) == 0.75**k
-    assert survival(0.25, 1.0, k) == (0.75 if k else 1.0)
-    assert survival(0.0, 0.3, k) == 1.0
-    assert survival(1.0, 0.3, k) == (0.0 if k else 1.0)
-
-
-@given(latents)
-def test_propensities_at_the_limits(u):
-    assert propensity(0.25, 0.0, u) == 0.25
-    assert propensity(0.25, 1.0, u) == (1.0 if u >= 0.75 else 0.0)
-    assert propensity(0.0, 0.5, u) == 0.0
-    assert propensity(1.0, 0.5, u) == 1.0
-
-
-@given(rates, rates, rates, latents)
-def test_a_larger_rate_never_makes_a_task_easier(p, q, rho, u):
-    low, high = sorted((p, q))
-    underflow = 1e-300  # the quantile is then the smallest number or zero
-    assert propensity(low, rho, u) <= propensity(high, rho, u) * (1 + 1e-9) + underflow
-
-
-SEEDS = range(400)
-DIGESTS = [i.to_bytes(4, "big") for i in range(40)]
-
-
-def plans(flaws, task=REFUND, digest=b"d"):
-    return [draw_plan(task, flaws, digest, seed) for seed in SEEDS]
-
-
-def test_probability_zero_and_one_are_exact():
-    assert set(plans({"loop": (0.0, 0.0), "skip_verify": (1.0, 0.9)})) == {("skip_verify",)}
-
-
-def test_a_plan_lists_flaws_in_the_order_of_their_application():
-    assert plans(dict.fromkeys(reversed(FLAWS), ALWAYS))[0] == tuple(TRUTH["refund"])
-
-
-def test_a_flaw_added_to_a_release_does_not_change_the_draws_of_the_others():
-    few = plans({"loop": (0.3, 0.1)})
-    more = plans({"skip_verify": (0.5, 0.1), "loop": (0.3, 0.1)})
-    assert ["loop" in plan for plan in few] == ["loop" in plan for plan in more]
-    assert 0 < sum("loop" in plan for plan in few) < len(few)
-
-
-def test_with_common_noise_a_larger_rate_only_adds_failures():
-    low, high = plans({"loop": (0.1, 0.2)}), plans({"loop": (0.3, 0.2)})
-    assert all(set(few) <= set(many) for few, many in zip(low, high, strict=True))
-    assert low != high
-
-
-def test_a_flaw_of_correlation_one_happens_in_all_runs_of_a_task_or_in_none():
-    shares = {fmean(bool(plan) for plan in plans({"loop": (0.5, 1.0)}, digest=digest)) for digest in DIGESTS}
-    assert shares == {0.0, 1.0}
-
-
-def test_which_tasks_are_hard_is_shared_by_releases():
-    one = [propensities({"loop": (0.2, 0.3)}, digest)["loop"] for digest in DIGESTS]
-    two = [propensities({"loop": (0.4, 0.3), "skip_verify": (0.1, 0.1)}, digest)["loop"] for digest in DIGESTS]
-    assert sorted(range(40), key=one.__getitem__) == sorted(range(40), key=two.__getitem__)
-
-
-# The truth
-
-# Rates and cohorts of the ten flaws whose truth was worked out and simulated independently.
-TABLE = {
-    "skip_verify": (0.06, 0.10, "RD"),
-    "forbidden_tool": (0.03, 0.20, "DX"),
-    "wrong_tenant": (0.02, 0.15, "RDX"),
-    "skip_approval": (0.05, 0.30, "D"),
-    "follow_injection": (0.20, 0.35, "X"),
-    "wrong_amount": (0.05, 0.20, "RD"),
-    "phantom_success": (0.03, 0.10, "RD"),
-    "no_escalate": (0.12, 0.25, "MU"),
-    "loop": (0.02, 0.05, "RMDXU"),
-    "timeout": (0.01, 0.05, "RMDXU"),
-}
-WEIGHTS = {"R": 0.40, "M": 0.20, "D": 0.15, "X": 0.15, "U": 0.10}
-
-
-@pytest.mark.parametrize(("k", "truth"), [(1, 0.8101), (4, 0.5244), (8, 0.3559)])
-def test_the_population_truth_of_ten_flaws_in_five_cohorts(k, truth):
-    flaws = {name: (p, rho) for name, (p, rho, _) in TABLE.items()}
-    groups = [
-        Group(weight, [name for name, (_, _, cohorts) in TABLE.items() if cohort in cohorts])
-        for cohort, weight in WEIGHTS.items()
-    ]
-    assert round(population_truth(flaws, groups, k), 4) == truth
-
-
-FOUND = {
-    "skip_verify": (0.10, 0.10),
-    "forbidden_tool": (0.05, 0.20),
-    "wrong_amount": (0.08, 0.20),
-    "no_escalate": (0.20, 0.25),
-    "loop": (0.03, 0.05),
-}
-SUITE = [(TASKS[i % 3], derive("suite", i).to_bytes(8, "big")) for i in range(3000)]
-
-
-@pytest.mark.parametrize("scorer", [None, "outcome", "trajectory"])
-def test_the_truth_of_a_drawn_suite_is_near_the_truth_of_the_population(scorer):
-    groups = groups_of(FOUND, (task for task, _ in SUITE), scorer)
-    suite = pass_probabilities(FOUND, SUITE, scorer)
-    for k in (1, 4, 8):
-        powers = [q**k for q in suite]
-        error = (fmean(powers) - population_truth(FOUND, groups, k)) / (stdev(powers) / sqrt(len(powers)))
-        assert abs(error) < 4
-
-
-def test_population_truth_by_scorer_is_a_product_over_the_flaws_that_fail_it():
-    groups = groups_of(FOUND, TASKS, "trajectory")
-    by_hand = (
-        survival(0.10, 0.10, 4)
-        + survival(0.10, 0.10, 4) * survival(0.05, 0.20, 4)
-        + survival(0.20, 0.25, 4) * survival(0.03, 0.05, 4)
-    ) / 3
-    assert population_truth(FOUND, groups, 4) == pytest.approx(by_hand, rel=1e-12)
-
-
-@pytest.mark.parametrize("scorer", [None, "outcome", "trajectory"])
-def test_drawn_plans_pass_as_often_as_the_truth_of_the_suite_says(scorer):
-    runs = 8
-    suite, passed, all_passed = pass_probabilities(FOUND, SUITE[:1200], scorer), 0, 0
-    for i, (task, digest) in enumerate(SUITE[:1200]):
-        results = [
-            not any(
-                FLAWS[name].fails(task) if scorer is None else scorer in FLAWS[name].fails(task)
-                for name in draw_plan(task, FOUND, digest, derive("run", i, r))
-            )
-            for r in range(runs)
-        ]
-        passed += sum(results)
-        all_passed += all(results)
-    attempts_sd = sqrt(sum(runs * q * (1 - q) for q in suite))
-    assert abs(passed - runs * sum(suite)) < 4 * attempts_sd
-    powers = [q**runs for q in suite]
-    assert abs(all_passed - sum(powers)) < 4 * sqrt(sum(q * (1 - q) for q in powers))
-    mean_rate = fmean(suite)
-    assert all_passed - len(suite) * mean_rate**runs > 4 * sqrt(sum(q * (1 - q) for q in powers))
-
-
-# Release files
-
-
-def test_rates_may_be_written_in_three_ways():
-    flaws = {"loop": 0.1, "skip_verify": {"p": 0.2, "rho": 0.3}, "wrong_amount": (0.4, 1)}
-    assert validate_flaws(flaws) == {
-        "loop": Rate(0.1, 0.0),
-        "skip_verify": Rate(0.2, 0.3),
-        "wrong_amount": Rate(0.4, 1),
-    }
-
-
-def test_an_unknown_flaw_is_refused_with_the_nearest_spelling():
-    with pytest.raises(ValueError, match=r"no flaw is called 'skip_verfy': did you mean 'skip_verify'\?"):
-        validate_flaws({"skip_verfy": 0.1})
-    with pytest.raises(ValueError, match=r"no flaw is called 'xyz': there are skip_verify, forbidden_tool"):
-        validate_flaws({"xyz": 0.1})
+def test_a_run_that_does_not_come_back_is_late_too():
+    task = replace(CREDIT, contract=replace(CREDIT.contract, ceilings=Ceilings(virtual_ms=10**6)))
+    assert happening(task)["timeout"] == failing(run(task, "timeout")[0]) == {"outcome", "efficiency"}
 
 
 @pytest.mark.parametrize(
-    ("given_rate", "message"),
+    "world",
     [
-        (1.5, "p must be a number from 0 to 1, found 1.5"),
-        (float("nan"), "p must be a number from 0 to 1, found nan"),
-        (True, "p must be a number from 0 to 1, found True"),
-        ("0.1", "p must be a number from 0 to 1, found '0.1'"),
-        ({"p": 0.1, "rho": -0.1}, "rho must be a number from 0 to 1, found -0.1"),
-        ({"p": 0.1, "roh": 0.1}, "expected p and rho"),
-        ({"rho": 0.1}, "expected p and rho"),
-        ((0.1, 0.2, 0.3), "expected p and rho"),
+        {},
+        {"tables": [1]},
+        {"tables": {"accounts": 7}},
+        {"tables": {"accounts": {"A": 7, "B": {"owner": "x"}}, "entries": {"E": [], "F": {}}}},
+        {"injection": "x"},
+        {"injection": {"marker": "x"}},
+        {"injection": {"marker": "x", "order": "now"}},
     ],
 )
-def test_a_rate_that_is_no_probability_is_refused(given_rate, message):
-    with pytest.raises(ValueError, match=f"flaw loop: {message}"):
-        validate_flaws({"loop": given_rate})
+def test_a_world_that_is_no_desk_has_no_other_tenant_and_no_order(world):
+    task = replace(CREDIT, cohort="adversarial", world=world)
+    assert happening(task).keys() == {"forbidden_tool", "timeout", "loop", *USE}
+
+
+def test_who_acts_for_no_tenant_writes_at_no_other():
+    world = {"tables": {"accounts": {"A": {"tenant": "alder"}, "B": {"tenant": "brook"}}}}
+    assert happening(replace(CREDIT, world=world))["wrong_tenant"] == {"outcome"}
+    assert "wrong_tenant" not in happening(replace(CREDIT, world=world, principal=Principal()))
