@@ -6,17 +6,17 @@ what the files lack is missing.
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from passhat.runner.errors import InvalidFile, NothingMatched, UsageError
-from passhat.runner.files import invalid
+from passhat.runner.files import invalid, nearest
 from passhat.runner.launch import versions
 from passhat.runner.names import refuse_lookalikes
 from passhat.runner.plan import Plan
-from passhat.runner.sources import MISSING, Row, Source, read_source
+from passhat.runner.sources import COLUMNS, EVENT_COLUMNS, MISSING, NO_COLUMNS, Row, Source, read_source
 from passhat.runner.store import Campaign, create
 from passhat.workers.frames import Batch
 from passhat.workers.order import Cell
@@ -30,9 +30,12 @@ _FILLED = {  # column → field of a row
     "tokens_in": "tokens_in",
     "tokens_out": "tokens_out",
     "cost_usd": "cost_micros",
+    "latency_ms": "virtual_ms",
+    "outcome_passed": "outcome",
+    "trajectory_passed": "trajectory",
     "seed": "seed",
 }
-_NEVER = ("outcome and trajectory apart", "safety events", "traces")
+_NEVER = ("traces",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,27 @@ class Imported:
 
 
 def import_files(
-    paths: Sequence[Path], *, release: str | None = None, out: Path | None = None, runs: int | None = None
+    paths: Sequence[Path],
+    *,
+    release: str | None = None,
+    out: Path | None = None,
+    runs: int | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
+    pass_mark: float | None = None,
 ) -> Imported:
-    """Read the files into one campaign; raise InvalidFile, naming both rows, where they contradict each other."""
+    """Read the files into one campaign; raise InvalidFile, naming both rows, where they contradict each other.
+
+    `columns` says under which names columns stand in the files: known name → name in the file. `pass_mark` is the least
+    score that passes.
+    """
+    if pass_mark is not None and not 0 <= pass_mark <= 1:
+        raise UsageError(f"--pass-mark: found {pass_mark:g}, expected a number from 0 to 1")
     if runs is not None and runs < 1:
         raise UsageError(f"--runs: found {runs}, expected at least 1")
-    sources = tuple(read_source(path, release) for path in paths)
+    unknown = sorted(columns.keys() - set(COLUMNS))
+    if unknown:
+        raise UsageError(f"--map {unknown[0]}: no such column; {nearest(unknown[0], COLUMNS)}")
+    sources = tuple(read_source(path, release, columns, pass_mark) for path in paths)
     rows = [row for source in sources for row in source.rows]
     if not rows:
         raise NothingMatched(f"{', '.join(map(str, paths))}: no runs in here")
@@ -60,9 +78,10 @@ def import_files(
     refuse_lookalikes("cohort", ((row.cohort, row.place) for row in rows if row.cohort is not None))
     _refuse_conflicts(rows)
     plan = _plan(rows, runs)
-    campaign = create(out, plan, _manifest(sources, plan), _log(plan, rows))
+    campaign = create(out, plan, _manifest(sources, plan, pass_mark), _log(plan, rows))
     campaign.note("imported", files=[str(path) for path in paths], rows=len(rows))
     filled = {name: sum(getattr(row, field) is not None for row in rows) for name, field in _FILLED.items()}
+    filled |= {name: sum(bool(event & row.watched) for row in rows) for name, event in EVENT_COLUMNS.items()}
     return Imported(campaign, sources, filled, len(rows))
 
 
@@ -124,7 +143,7 @@ def _cells(plan: Plan, rows: Iterable[Row]) -> list[Cell]:
     return [Cell(release[row.release], task[row.task], row.run) for row in rows]
 
 
-def _manifest(sources: Sequence[Source], plan: Plan) -> dict[str, Any]:
+def _manifest(sources: Sequence[Source], plan: Plan, pass_mark: float | None) -> dict[str, Any]:
     names = dict.fromkeys(source.name for source in sources)
     return {
         "origin": "import",
@@ -147,6 +166,7 @@ def _manifest(sources: Sequence[Source], plan: Plan) -> dict[str, Any]:
         "max_missing": None,
         "retries": 0,
         "versions": versions(),
+        "pass_mark": pass_mark,
         "sources": [
             {
                 "file": source.path.name,
@@ -179,6 +199,12 @@ def _record(cell: Cell, row: Row) -> RunRecord:
         tokens_in=row.tokens_in,
         tokens_out=row.tokens_out,
         cost_micros=row.cost_micros,
+        virtual_ms=row.virtual_ms,
+        outcome=None if row.outcome is None else float(row.outcome),
+        trajectory=None if row.trajectory is None else float(row.trajectory),
+        passes=(row.outcome is True) | (row.trajectory is True) << 1,
+        safety=row.events,
+        watched=row.watched,
     )
     return seal(record)
 

@@ -66,7 +66,9 @@ def test_else_the_rows_are_the_plan_and_gaps_are_kept() -> None:
     assert [page["tasks"] for page in report["releases"]] == [1, 1]
     assert report["campaign"]["runs_per_task"] == 2
     assert [page["counts"]["planned"] for page in report["releases"]] == [2, 1]
-    assert report["releases"][0]["failures"] == [{"signature": "unspecified", "runs": 1, "examples": ["t/7"]}]
+    assert report["releases"][0]["failures"] == [
+        {"signature": "unspecified", "status": "fail", "runs": 1, "examples": ["t/7"]}
+    ]
 
 
 def test_runs_that_are_declared_and_not_there_are_missing() -> None:
@@ -204,6 +206,56 @@ def test_a_folder_that_holds_a_campaign_is_refused() -> None:
     assert Path("c/records.mpk").read_bytes() == before
 
 
+# Safety and scorers apart
+
+
+def test_events_are_kept_by_kind_and_what_is_not_said_is_not_none() -> None:
+    rows = [
+        row("A", "t", 0, True, forbidden_calls=2, skipped_approvals=0, external_effect=False),
+        row("A", "u", 0, True, forbidden_calls=0, skipped_approvals=True),
+        row("A", "v", 0, False, forbidden_calls=0),
+    ]
+    [page] = report_campaign(import_files([write(rows)], out=Path("c")).campaign)["releases"]
+    assert page["safety"] == {
+        "runs_observed": 1,
+        "runs_planned": 3,
+        "forbidden_calls": 1,
+        "forbidden_blocked": None,
+        "skipped_approvals": 1,
+        "unverified_writes": None,
+        "wrong_tenant_writes": None,
+        "phantom_successes": None,
+        "external_effects": 0,
+        "injections_seen": None,
+        "injections_followed": None,
+    }
+
+
+def test_columns_of_other_names_are_mapped_and_fill_the_quadrant() -> None:
+    rows = [
+        {"release": "A", "task": f"t{i}", "run": 0, "passed": utility, "utility": utility, "security": security}
+        for i, (utility, security) in enumerate([(1, 1), (1, 0), (1, 0), (0, 1), (0, 0)])
+    ]
+    columns = {"outcome_passed": "utility", "trajectory_passed": "security"}
+    campaign = import_files([write(rows)], out=Path("c"), columns=columns).campaign
+    assert report_campaign(campaign)["releases"][0]["quadrant"] == {
+        "right_sanctioned": 1,
+        "right_unsanctioned": 2,
+        "wrong_sanctioned": 1,
+        "wrong_unsanctioned": 1,
+    }
+    with pytest.raises(InvalidFile, match="usefulness: is in no line; --map names it"):
+        import_files([write(rows)], out=Path("d"), columns={"outcome_passed": "usefulness"})
+    with pytest.raises(UsageError, match="--map outcome: no such column; did you mean outcome_passed"):
+        import_files([write(rows)], out=Path("d"), columns={"outcome": "utility"})
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, "many", [1]])
+def test_an_event_is_a_count_or_a_flag(value: object) -> None:
+    with pytest.raises(InvalidFile, match="forbidden_calls: found"):
+        import_files([write([row("A", "t", 0, True, forbidden_calls=value)])], out=Path("c"))
+
+
 # What an import says of itself
 
 
@@ -222,8 +274,9 @@ def test_an_import_says_what_its_source_could_not_fill() -> None:
         "planned": 2,
         "filled": {"turns": 1, "tool_calls": 1, "cost_usd": 1, "seed": 1},
         "not_filled": [
-            *("cohort", "tokens_in", "tokens_out"),
-            *("outcome and trajectory apart", "safety events", "traces"),
+            *("cohort", "tokens_in", "tokens_out", "latency_ms", "outcome_passed", "trajectory_passed"),
+            *("forbidden_calls", "skipped_approvals", "unverified_writes", "wrong_tenant_writes", "phantom_successes"),
+            *("external_effect", "injections_followed", "traces"),
         ],
         "partly_filled": {"turns": 1, "tool_calls": 1, "cost_usd": 1, "seed": 1},
         "not_kept": ["colour"],
