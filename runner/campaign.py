@@ -99,6 +99,7 @@ class Execution:
         """Carry the plan to its end; raise Incomplete or Interrupted when something ends it before."""
         try:
             with _Interrupts() as interrupts:
+                self._show()
                 self._carry_out(self._schedule.begin())
                 while not self._schedule.is_done:
                     if interrupts.requested:
@@ -116,7 +117,7 @@ class Execution:
         except OSError as error:
             self._rescue()
             raise Incomplete(str(error)) from None
-        self._progress.show(final=True)
+        self._show(final=True)
 
     def _wait(self, interrupts: _Interrupts) -> list[Arrival]:
         interrupts.raising = self._backend.is_inline
@@ -183,7 +184,11 @@ class Execution:
         if time.monotonic() - self._synced_at >= _SYNC_S:
             self._writer.sync()
             self._synced_at = time.monotonic()
-        self._progress.show()
+        self._show()
+
+    def _show(self, *, final: bool = False) -> None:
+        self._progress.show(final=final)
+        self._backend.publish(self._progress, final=final)
 
     def _rescue(self) -> None:
         """Write what has been finished and not yet been written, as far as the disk allows; start nothing any more."""
@@ -196,7 +201,7 @@ class Execution:
             self._writer.sync()
         except (Incomplete, OSError, ValueError):
             pass  # what ended it ends this too; the log is whole as it is
-        self._progress.show(final=True)
+        self._show(final=True)
 
 
 def _is_failure(arrival: Arrival) -> bool:

@@ -7,6 +7,8 @@ command that needs it, so that help appears at once.
 import io
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,9 @@ app = typer.Typer(
     "5 nothing matched, 6 incomplete (resumable), 70 a bug in passhat, 130 interrupted (resumable)",
 )
 
+suite_app = typer.Typer(no_args_is_help=True, help="The suite as an asset.")
+app.add_typer(suite_app, name="suite")
+
 Run = Annotated[
     Path | None, typer.Argument(help="Campaign folder or id; left out: results/latest.", show_default=False)
 ]
@@ -45,6 +50,10 @@ Workers = Annotated[
 Address = Annotated[
     str | None,
     typer.Option("--address", help="Ray cluster to join.", show_default="RAY_ADDRESS, else a Ray of our own"),
+]
+WorkingDir = Annotated[
+    Path | None,
+    typer.Option("--working-dir", help="Folder with your modules, for Ray to copy to every node.", resolve_path=True),
 ]
 
 
@@ -101,8 +110,17 @@ def _print(text: str) -> None:
 
 
 def _print_json(document: dict[str, Any]) -> None:
+    """Print a document; marks that would move a cursor or turn the text around stand in it as JSON spells them."""
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    _print(json.dumps(document, ensure_ascii=not is_utf8, indent=1, allow_nan=False) + "\n")
+    text = json.dumps(document, ensure_ascii=not is_utf8, indent=1, allow_nan=False)
+    _print(re.sub(r"[^\n -~]", _json_letter, text) + "\n")
+
+
+def _json_letter(found: re.Match[str]) -> str:
+    if found[0].isprintable():
+        return found[0]
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
 
 
 def _say(text: str) -> None:
@@ -127,10 +145,34 @@ def run(
     stream: Annotated[str, typer.Option(help="Noise of the agents: release (independent) or common.")] = "release",
     workers: Workers = None,
     address: Address = None,
+    working_dir: WorkingDir = None,
     timeout: Annotated[
         float | None, typer.Option(help="Wall-clock limit of a run, in seconds.", show_default="the suite's")
     ] = None,
     retries: Annotated[int, typer.Option(help="Further attempts at a run after a fault of the machinery.")] = 2,
+    hermetic: Annotated[
+        str | None,
+        typer.Option(help="Level of the environment: declared, guarded or confined.", show_default="the suite's"),
+    ] = None,
+    traces: Annotated[
+        str | None,
+        typer.Option(
+            help="Storage that all hosts share, for traces: a path or fsspec URL.", show_default="the campaign folder"
+        ),
+    ] = None,
+    flaw: Annotated[
+        list[str] | None,
+        typer.Option(help="[RELEASE:]NAME=P[,RHO]: a flaw of the scripted releases, or of one; repeat for several."),
+    ] = None,
+    truth: Annotated[
+        bool | None,
+        typer.Option(
+            "--truth/--no-truth", help="Write truth.json for scripted releases.", show_default="≤ 20,000 tasks"
+        ),
+    ] = None,
+    gate_file: Annotated[
+        Path | None, typer.Option("--gate", metavar="GATE", help="Declared gate that the campaign is begun under.")
+    ] = None,
     out: Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the campaign in --out.")] = False,
@@ -154,23 +196,34 @@ def run(
         stream=stream,
         retries=retries,
         timeout_s=timeout,
+        hermetic=hermetic,
+        traces=traces,
+        flaws=tuple(flaw or ()),
+        truth=truth,
+        gate=None if gate_file is None else str(gate_file),
         folder=str(Path.cwd()),
     )
     if dry_run:
         _print_plan(request, as_json)
         return
-    campaign = launch.run(request, launch.Place(workers, address), out=out, resume=resume)
+    campaign = launch.run(request, launch.Place(workers, address, working_dir), out=out, resume=resume)
     _finish(campaign, as_json)
 
 
 @app.command("resume")
-def resume_command(run: Run = None, workers: Workers = None, address: Address = None, as_json: Json = False) -> None:
+def resume_command(
+    run: Run = None,
+    workers: Workers = None,
+    address: Address = None,
+    working_dir: WorkingDir = None,
+    as_json: Json = False,
+) -> None:
     """Execute what a campaign's plan still lacks."""
     from passhat.runner import launch
     from passhat.runner.store import find
 
     campaign = find(run)
-    launch.resume(campaign, launch.Place(workers, address))
+    launch.resume(campaign, launch.Place(workers, address, working_dir))
     _finish(campaign, as_json)
 
 
@@ -198,6 +251,145 @@ def report(run: Run = None, as_json: Json = False) -> None:
     _answer(report_campaign(find(run)), as_json, render_report)
 
 
+@app.command()
+def compare(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="One campaign with both releases, or two.", show_default="results/latest"),
+    ] = None,
+    base: Annotated[str | None, typer.Option("--base", help="Baseline release.", show_default="the first")] = None,
+    candidate: Annotated[
+        str | None, typer.Option("--cand", "--candidate", help="Candidate release.", show_default="the second")
+    ] = None,
+    common: Annotated[
+        bool, typer.Option("--common", help="Compare what both share although conditions differ, and say so.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two releases on the tasks both ran."""
+    from passhat.runner.compare import compare as compare_pairing
+    from passhat.runner.pairing import choose, pair
+    from passhat.runner.render_compare import render_comparison
+
+    sides = choose(_campaigns(runs), base, candidate)
+    _answer(compare_pairing(pair(*sides, common=common)), as_json, render_comparison)
+
+
+@app.command()
+def declare(
+    gate_file: Annotated[Path, typer.Argument(metavar="GATE", help="Gate file.")],
+    results: Annotated[Path, typer.Option(help="Folder that holds campaign folders.")] = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Seal a gate before the runs: its digest and the time, in a file beside it."""
+    from passhat.runner.declaration import declare as declare_gate
+    from passhat.runner.gate_file import load_gate
+    from passhat.runner.render_gate import render_declaration
+
+    _answer(declare_gate(load_gate(gate_file), results), as_json, render_declaration)
+
+
+@app.command()
+def gate(
+    gate_file: Annotated[Path, typer.Argument(metavar="GATE", help="Gate file.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="One campaign with both releases, or two.", show_default="results/latest"),
+    ] = None,
+    base: Annotated[str | None, typer.Option("--base", help="Baseline.", show_default="the gate's")] = None,
+    candidate: Annotated[
+        str | None, typer.Option("--cand", "--candidate", help="Candidate.", show_default="the gate's")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="text, json, github or junit.")] = "text",
+    as_json: Json = False,
+) -> int:
+    """Evaluate a gate: exit code 0 GO, 1 NO-GO, 3 INCONCLUSIVE."""
+    from passhat.runner.declaration import standing
+    from passhat.runner.gate import EXIT_CODES, evaluate
+    from passhat.runner.gate_file import load_gate
+    from passhat.runner.pairing import choose, pair
+
+    if form not in _GATE_FORMATS:
+        raise typer.BadParameter(f"{form!r}; allowed are {', '.join(_GATE_FORMATS)}", param_hint="--format")
+    declared = load_gate(gate_file)
+    names = declared.names(base, candidate)
+    campaigns = _campaigns(runs)
+    if len(campaigns) == 1 and names == (None, None):
+        raise typer.BadParameter("neither the gate nor an option names baseline and candidate", param_hint="--base")
+    pairing = pair(*choose(campaigns, *names))
+    gate_stands = standing(declared, pairing)
+    verdict = {**evaluate(declared, pairing), "gate": gate_stands}
+    _print_verdict(verdict, "json" if as_json else form)
+    return EXIT_CODES[verdict["verdict"]]
+
+
+_GATE_FORMATS = ("text", "json", "github", "junit")
+
+
+def _print_verdict(verdict: dict[str, Any], form: str) -> None:
+    from passhat.runner import render_gate
+
+    if form == "json":
+        _print_json(verdict)
+    elif form == "junit":
+        _print(render_gate.render_junit(verdict))
+    else:
+        _print(render_gate.render_verdict(verdict))
+    if form == "github":
+        _print(render_gate.render_annotations(verdict))
+        summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if summary:
+            try:
+                with Path(summary).open("a", encoding="utf-8") as stream:
+                    stream.write(render_gate.render_step_summary(verdict))
+            except OSError as error:  # the verdict stands all the same
+                _say(f"passhat: {summary}: the step summary cannot be written: {error.strerror}")
+
+
+def _campaigns(runs: list[Path] | None) -> "list[Campaign]":
+    from passhat.runner.store import find
+
+    if runs is not None and len(runs) > 2:
+        raise typer.BadParameter("name one campaign, or two", param_hint="RUNS")
+    return [find(run) for run in runs] if runs else [find(None)]
+
+
+@app.command()
+def packet(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="One campaign with both releases, or two.", show_default="results/latest"),
+    ] = None,
+    gate_file: Annotated[
+        Path | None, typer.Option("--gate", metavar="GATE", help="Gate whose verdict it holds.")
+    ] = None,
+    base: Annotated[str | None, typer.Option("--base", help="Baseline.", show_default="the gate's")] = None,
+    candidate: Annotated[
+        str | None, typer.Option("--cand", "--candidate", help="Candidate.", show_default="the gate's")
+    ] = None,
+    common: Annotated[
+        bool, typer.Option("--common", help="Compare what both share although conditions differ, and say so.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")] = Path("packet"),
+    verify: Annotated[
+        Path | None, typer.Option("--verify", metavar="DIR", help="Compute a packet again from its evidence.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Make a decision packet (page, data, evidence, digests), or verify one: exit code 1 when it does not hold."""
+    from passhat.runner.packet import build_packet
+    from passhat.runner.packet_verify import verify_packet
+    from passhat.runner.render_packet import render_packet, render_verification
+
+    if verify is not None:
+        document = verify_packet(verify)
+        _answer(document, as_json, render_verification)
+        return ExitCode.DONE if document["holds"] else ExitCode.AGAINST
+    made = build_packet(_campaigns(runs), out, base=base, candidate=candidate, gate=gate_file, common=common)
+    _answer(made, as_json, render_packet)
+    return ExitCode.DONE
+
+
 @app.command("import")
 def import_command(
     files: Annotated[list[Path], typer.Argument(help="JSONL or CSV of runs, tau-bench results; also .gz.")],
@@ -206,13 +398,24 @@ def import_command(
     runs: Annotated[
         int | None, typer.Option(help="Runs planned for each task; those not in the files are missing.")
     ] = None,
+    map_: Annotated[
+        list[str] | None, typer.Option("--map", help="KNOWN=COLUMN: a column's name in the files; repeat for several.")
+    ] = None,
+    pass_mark: Annotated[
+        float | None, typer.Option(help="Least score that passes, where the files have a score, from 0 to 1.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a campaign folder from other tools' results."""
     from passhat.runner.importing import describe_import, import_files
     from passhat.runner.render import render_import
 
-    document = describe_import(import_files(files, release=release, out=out, runs=runs))
+    pairs = [pair.partition("=")[::2] for pair in map_ or ()]
+    columns = dict(pairs)
+    if "" in columns.values() or len({*columns.values()}) < len(pairs) or len(columns) < len(pairs):
+        raise typer.BadParameter("expected KNOWN=COLUMN, each of them once", param_hint="--map")
+    imported = import_files(files, release=release, out=out, runs=runs, columns=columns, pass_mark=pass_mark)
+    document = describe_import(imported)
     _answer(document, as_json, render_import)
 
 
@@ -242,12 +445,60 @@ def show(
     _answer(find_shown(what), as_json, render_shown)
 
 
+@suite_app.command()
+def validate(
+    suite: Annotated[str, typer.Argument(help="Suite file, or desk for the built-in one.")],
+    tasks: Annotated[
+        int | None, typer.Option(help="Number of tasks, from the first.", show_default="the suite's")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Examine whether each task measures an agent: oracle, trivial agents, flaws, replay, leaks."""
+    from passhat.runner.render_validation import render_validation
+    from passhat.runner.validation import validate_suite
+
+    document = validate_suite(suite, tasks=tasks)
+    _answer(document, as_json, render_validation)
+    return ExitCode.AGAINST if document["rejected"] else ExitCode.DONE
+
+
+@app.command("check-env")
+def check_env(
+    environment: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="Environment of your own, or desk.")],
+    suite: Annotated[str | None, typer.Option(help="Suite whose worlds it is tried in.")] = None,
+    world: Annotated[
+        Path | None, typer.Option(help="JSON file with the world it is tried in.", show_default="an empty world")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Examine an environment: does it repeat, is it hermetic, does it keep its promises?"""
+    from passhat.runner.check_env import check_environment
+    from passhat.runner.render_check import render_check
+
+    document = check_environment(environment, suite=suite, world=world)
+    _answer(document, as_json, render_check)
+    return ExitCode.DONE if document["passed"] else ExitCode.AGAINST
+
+
 @app.command()
-def schema(kind: Annotated[str, typer.Argument(help="suite, release or task.")]) -> None:
+def schema(kind: Annotated[str, typer.Argument(help="suite, release, task or gate.")]) -> None:
     """Print the JSON Schema of a kind of file, for editors and other programs."""
     from passhat.runner.schemas import schema as schema_of
 
     _print_json(schema_of(kind))
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write into.")] = Path("."),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a small suite, its world, an agent, a release and a gate, to be changed into your own."""
+    from passhat.runner.render import render_init
+    from passhat.runner.starter_files import write_starter_files
+
+    _answer(write_starter_files(folder, force=force), as_json, render_init)
 
 
 @app.command()
@@ -261,19 +512,23 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def demo(workers: Workers = None, out: Out = None, as_json: Json = False) -> None:
-    """Run and report two releases of the built-in desk: no key, no network."""
-    from passhat.runner import launch
+    """Tell the whole story on the built-in desk, from a declared gate to its verdict: no key, no network."""
+    from passhat.runner.demo import tell
+    from passhat.runner.launch import Place
     from passhat.runner.render import render_report
-    from passhat.runner.report import report_campaign
+    from passhat.runner.render_compare import render_comparison
+    from passhat.runner.render_gate import render_verdict
 
     _say("two scripted releases with known flaws on the built-in back-office desk: 120 tasks × 8 runs each")
-    request = launch.Request(
-        suite="desk", releases=("incumbent", "candidate"), runs=8, tasks=120, seed=1, folder=str(Path.cwd())
-    )
-    campaign = launch.run(request, launch.Place(workers), out=out)
-    _answer(report_campaign(campaign), as_json, render_report)
-    if not as_json:
-        _print(f"\nresults  {campaign.folder}\nnext     passhat show {campaign.folder}/candidate\n")
+    story = tell(Place(workers), out)
+    if as_json:
+        _print_json(story.report)
+        return
+    pages = (render_report(story.report), render_comparison(story.comparison), render_verdict(story.verdict))
+    _print("\n".join(pages))
+    folder = story.folder
+    _print(f"\nresults  {folder}\npacket   {folder / 'packet' / 'index.html'}\n")
+    _print(f"next     passhat show {shlex.quote(f'{folder}/candidate')}\n")
 
 
 if __name__ == "__main__":

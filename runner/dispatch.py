@@ -4,20 +4,26 @@ Both backends are started, given shards and asked what has arrived; what arrives
 frames still packed. The only module here that imports Ray.
 """
 
+import math
 import os
+import socket
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from passhat.runner.errors import Incomplete, Interrupted, UsageError
+from passhat.runner.progress import Progress
 from passhat.runner.schedule import ShardEnded, SlotLost, SlotReady
 from passhat.workers.frames import Batch
-from passhat.workers.host import Host, WorkerError
+from passhat.workers.guard import fixed_zone
+from passhat.workers.host import Host
+from passhat.workers.loading import WorkerError
 from passhat.workers.order import Shard, WorkOrder
 
 
@@ -58,6 +64,9 @@ class Backend(Protocol):
     def drain(self) -> list[Arrival]:
         """Return what has been finished and not yet returned, without waiting for more."""
 
+    def publish(self, progress: Progress, *, final: bool = False) -> None:
+        """Tell those who watch the machines how far it is; called often, and heard as often as makes sense."""
+
     def close(self) -> None:
         """End all workers."""
 
@@ -78,8 +87,10 @@ class InlineBackend:
         self._batch: Batch | None = None
         self._stream: Iterator[bytes] | None = None
         self._arrived: list[Arrival] = []
+        self._settings = ExitStack()
 
     def start(self, slot: int) -> None:
+        self._settings.enter_context(fixed_zone())
         try:
             with _prints_to_stderr():
                 self._host = Host(self._order)
@@ -113,10 +124,14 @@ class InlineBackend:
             return []
         return [Data(0, self._queue[0].id, frame) for frame in self._batch.flush()]
 
+    def publish(self, progress: Progress, *, final: bool = False) -> None:
+        """Do nothing: whoever watches this process sees its progress."""
+
     def close(self) -> None:
         if self._host is not None:
             with _prints_to_stderr():
                 self._host.close()
+        self._settings.close()
 
     def _run(self, shard: Shard) -> Iterator[bytes]:
         assert self._host is not None
@@ -145,6 +160,7 @@ def ray_address(address: str | None) -> str:
 
 
 _LONGEST_START_S = 120.0
+_NOT_SHIPPED = ["results/", "*.mpk", "*.trace"]  # campaigns that lie in the folder
 
 
 class RaySession:
@@ -153,10 +169,12 @@ class RaySession:
     While it lives, standard output is a copy of standard error: Ray's daemons write to it whatever they are told.
     """
 
-    def __init__(self, address: str, slots: int | None) -> None:
+    def __init__(self, address: str, slots: int | None, working_dir: Path | None = None) -> None:
+        """Start Ray; on each of its nodes workers start in a copy of `working_dir`, if there is one."""
         self.address = address
         self.started_s = 0.0
         self._slots = slots
+        self._working_dir = working_dir
         self._error: BaseException | None = None
         self._stdout = sys.stdout
         sys.stdout = sys.stderr
@@ -179,6 +197,13 @@ class RaySession:
         import ray
 
         return max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+
+    def hosts(self) -> list[str]:
+        """Return the names of the hosts that have processors for workers now; nodes may still join."""
+        import ray
+
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        return sorted({node["NodeManagerHostname"] for node in nodes if node["Alive"] and node["Resources"].get("CPU")})
 
     def close(self) -> None:
         """Shut Ray down; one that is still starting ends with this process."""
@@ -205,12 +230,53 @@ class RaySession:
         if self.address == "local":
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # else a token file appears in the user's home
             settings |= {"num_cpus": self._slots, "object_store_memory": 128 << 20, "include_dashboard": False}
+        if self._working_dir is not None:
+            settings["runtime_env"] = {"working_dir": str(self._working_dir), "excludes": _NOT_SHIPPED}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         import ray
 
         ray.init(address=self.address, **settings)
+
+
+_PUBLISH_S = 1.0
+_STATUSES = ("passed", "failed", "invalid")
+
+
+class _Metrics:
+    """What Ray offers to Prometheus of this session. Few labels: one series for each release and status."""
+
+    def __init__(self, progress: Progress) -> None:
+        from ray.util.metrics import Counter, Gauge
+
+        self._settled = Counter("passhat_runs_settled", "Runs settled.", ("release", "status"))
+        self._retries = Counter("passhat_retries", "Attempts at runs that faulted and are tried again.")
+        self._lost = Counter("passhat_workers_lost", "Workers lost.")
+        self._throughput = Gauge("passhat_runs_per_second", "Runs settled a second, of late.")
+        self._told = _totals(progress, 0)  # earlier sessions told what they did
+        self._told_at = time.monotonic()
+
+    def tell(self, progress: Progress, lost: int, *, final: bool) -> None:
+        totals, now = _totals(progress, lost), time.monotonic()
+        more = {key: total - self._told[key] for key, total in totals.items()}
+        runs = {key: count for key, count in more.items() if key not in ("retries", "lost")}
+        for (release, status), count in runs.items():
+            _add(self._settled, count, {"release": release, "status": status})
+        _add(self._retries, more["retries"])
+        _add(self._lost, more["lost"])
+        self._throughput.set(0.0 if final else sum(runs.values()) / max(now - self._told_at, _PUBLISH_S))
+        self._told, self._told_at = totals, now
+
+
+def _totals(progress: Progress, lost: int) -> dict[Any, int]:
+    settled = {(tally.name, status): getattr(tally, status) for tally in progress.tallies for status in _STATUSES}
+    return {**settled, "retries": progress.retried, "lost": lost}
+
+
+def _add(counter: Any, count: int, tags: dict[str, str] | None = None) -> None:
+    if count > 0:  # Ray refuses to add nothing
+        counter.inc(count, tags)
 
 
 class _Stream(NamedTuple):
@@ -238,6 +304,9 @@ class RayBackend:
         self._starting: dict[Any, int] = {}  # answer to come → slot
         self._streams: dict[int, deque[_Stream]] = {}  # of each slot, in the order its worker gets to them
         self.places: dict[int, tuple[str, int]] = {}  # slot → host name, process id
+        self._lost_workers = 0
+        self._metrics: _Metrics | None = None
+        self._publish_at = 0.0  # infinity once Ray would not have it
 
     def start(self, slot: int) -> None:
         self._forget(slot)
@@ -269,6 +338,17 @@ class RayBackend:
             drained += (arrival for arrival in arrived if isinstance(arrival, Data))
         return drained
 
+    def publish(self, progress: Progress, *, final: bool = False) -> None:
+        now = time.monotonic()
+        if now < self._publish_at and not (final and self._metrics):
+            return
+        self._publish_at = now + _PUBLISH_S
+        try:
+            self._metrics = self._metrics or _Metrics(progress)
+            self._metrics.tell(progress, self._lost_workers, final=final)
+        except Exception:  # no reason to end a campaign
+            self._metrics, self._publish_at = None, math.inf
+
     def close(self) -> None:
         for slot in list(self._actors):
             self._forget(slot)
@@ -289,12 +369,15 @@ class RayBackend:
             self._streams[slot].popleft()
             return ShardEnded(slot, stream.shard)
         except WorkerError as error:  # Ray adds its own error and keeps ours as the cause
-            return Failed(str(getattr(error, "cause", error)))
+            host, _ = self.places[slot]
+            where = "" if host == socket.gethostname() else f" (on {host})"
+            return Failed(f"{getattr(error, 'cause', error)}{where}")
         except self._ray.exceptions.RayError as error:
             return self._lost(slot, error)
 
     def _lost(self, slot: int, error: Exception) -> SlotLost:
         self._forget(slot)
+        self._lost_workers += 1
         _, _, last_line = str(error).strip().rpartition("\n")  # the one that says why
         return SlotLost(slot, f"{type(error).__name__}: {last_line}")
 

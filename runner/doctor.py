@@ -1,4 +1,4 @@
-"""What this machine has of what passhat needs. Starts nothing and changes nothing."""
+"""What this machine has of what passhat needs. Changes nothing."""
 
 import os
 import platform
@@ -54,8 +54,11 @@ def _ray_address() -> dict[str, str]:
 
 
 def _bubblewrap() -> dict[str, str]:
-    found = shutil.which("bwrap")
-    return _check("bubblewrap", found or "absent: environments cannot be confined", "ok" if found else "note")
+    from passhat.workers.confine import obstacle
+
+    problem = obstacle()
+    found = f"environments cannot be confined: {problem}" if problem else str(shutil.which("bwrap"))
+    return _check("bubblewrap", found, "note" if problem else "ok")
 
 
 def _results() -> dict[str, str]:

@@ -32,6 +32,7 @@ Loc = tuple[str | int, ...]
 _MOST_PROBLEMS = 20
 _MOST_NAMES = 20
 _LONGEST_VALUE = 80
+_MOST_YAML_VALUES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,13 @@ def _finite(text: str) -> float:
 
 
 _decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
+_CONSTANTS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}  # one NaN, which is equal to itself
+_lenient_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_CONSTANTS.__getitem__)
 
 
-def _parse(text: str, path: Path, line: int) -> Any:
+def _parse(text: str, path: Path, line: int, *, finite: bool = True) -> Any:
     try:
-        value = _decoder.decode(text)
+        value = (_decoder if finite else _lenient_decoder).decode(text)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -159,17 +162,17 @@ def _parse(text: str, path: Path, line: int) -> Any:
     return value
 
 
-def read_json(path: Path) -> Any:
-    """Return the value of a JSON file."""
-    return _parse(read_text(path), path, 1)
+def read_json(path: Path, *, finite: bool = True) -> Any:
+    """Return the value of a JSON file; without `finite`, numbers may be NaN and infinite, as other tools write them."""
+    return _parse(read_text(path), path, 1, finite=finite)
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of each line that is not blank."""
+def read_jsonl(path: Path, *, finite: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number and object of each line that is not blank; `finite` as for `read_json`."""
     for number, text in enumerate(_lines(path), 1):
         if not text.strip():
             continue
-        value = _parse(text, path, number)
+        value = _parse(text, path, number, finite=finite)
         if not isinstance(value, dict):
             raise InvalidFile(f"{path}:{number}  found {shown(value)}, expected an object")
         yield number, value
@@ -256,6 +259,8 @@ def read_yaml(path: Path) -> Document:
 def _build(node: yaml.Node, loc: Loc, lines: dict[Loc, int]) -> Any:
     """Return the value of a node, and note on which line it and everything in it starts."""
     lines[loc] = node.start_mark.line + 1
+    if len(lines) > _MOST_YAML_VALUES:  # aliases of aliases grow without end
+        raise _Refused(node, f"found more than {_MOST_YAML_VALUES:,} values, expected a file to read by hand")
     if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
         return [_build(child, (*loc, index), lines) for index, child in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":

@@ -6,34 +6,40 @@ changed since then is refused by name.
 
 import os
 import platform
+import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from passhat.runner.campaign import Execution, Owed
 from passhat.runner.dispatch import Backend, InlineBackend, RayBackend, RaySession, ray_address
-from passhat.runner.errors import Incomplete, Interrupted, InvalidFile, NotAcceptable, UsageError
+from passhat.runner.errors import Incomplete, Interrupted, NotAcceptable, UsageError
 from passhat.runner.plan import Plan
 from passhat.runner.progress import Progress, Tally
-from passhat.runner.release import Release, check_release, load_releases
+from passhat.runner.release import Release, check_release, load_releases, with_flaws
 from passhat.runner.schedule import Stretch
 from passhat.runner.store import Campaign, Log, create, refuse_taken, writing
 from passhat.runner.suite import DESK, Suite, catalogue, load_suite
 from passhat.runner.targets import check_target, code_digest, refuse_ambiguous_modules
+from passhat.runner.truth_file import write_truth
+from passhat.runner.validation import examine_tasks
 from passhat.workers import frames, seeds
-from passhat.workers.admission import examine
-from passhat.workers.host import WorkerError, build_environment
-from passhat.workers.order import AgentSpec, Limits, WorkOrder
-from passhat.workers.records import Status
-from passhat.workers.session import compile_tools
+from passhat.workers.flaws import TERMINAL, claim_of
+from passhat.workers.loading import WorkerError
+from passhat.workers.order import AgentSpec, Hermetic, Limits, WorkOrder
+from passhat.workers.records import Level, Outcome, Status
+from passhat.workers.traces import is_url, storage_problem
+from passhat.workers.worlds import achievable
 
 _TRACE_EVERY = 50
 _MOST_EXAMINED = 1000
+_FLAW_SETS = 2
 _MOST_RUNS = 1_000_000
 
 
@@ -50,15 +56,21 @@ class Request:
     stream: str = "release"
     retries: int = 2
     timeout_s: float | None = None  # wall-clock limit of a run in place of the suite's
+    hermetic: str | None = None  # level of the environment in place of the suite's: declared, guarded or confined
+    flaws: tuple[str, ...] = ()  # [RELEASE:]NAME=P[,RHO], of scripted releases
+    truth: bool | None = None  # whether to write the truth of scripted releases; None: unless the suite is very large
+    traces: str | None = None  # storage that all hosts share, in place of the campaign's folder: a path or fsspec URL
+    gate: str | None = None  # gate file, declared before, whose digest the campaign carries
     folder: str = "."  # relative paths and modules start here
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to run: number of workers (0: in this process; None: one a processor), and which Ray."""
+    """Where to run: number of workers (0: in this process; None: one a processor), which Ray, and with what on it."""
 
     workers: int | None = None
     address: str | None = None
+    working_dir: Path | None = None  # every node gets a copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,7 @@ class Prepared:
 
 
 def load(request: Request) -> tuple[Suite, tuple[Release, ...]]:
-    """Read the files a request names and check that its agents can be had."""
+    """Read the files a request names, and check that its agents can be had and its gate was declared."""
     if request.runs is not None and not 1 <= request.runs <= _MOST_RUNS:
         raise UsageError(f"--runs: found {request.runs}, expected at least 1 and at most {_MOST_RUNS}")
     if not 0 <= request.seed < 1 << 63:
@@ -83,8 +95,10 @@ def load(request: Request) -> tuple[Suite, tuple[Release, ...]]:
         raise UsageError(f"--retries: found {request.retries}, expected at least 0")
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise UsageError(f"--timeout: found {request.timeout_s}, expected more than 0 seconds")
+    if request.traces is not None and is_url(request.traces) and (problem := storage_problem(request.traces)):
+        raise UsageError(f"--traces {request.traces}: {problem}")
     suite = load_suite(request.suite, tasks=request.tasks, filter=request.filter)
-    releases = load_releases(request.releases)
+    releases = with_flaws(load_releases(request.releases), request.flaws)
     own = [release.folder for release in releases if release.kind == "python"]
     if suite.environment != DESK:
         check_target(suite.environment, [Path(folder) for folder in _module_folders(suite, releases)])
@@ -94,6 +108,7 @@ def load(request: Request) -> tuple[Suite, tuple[Release, ...]]:
         check_release(release)
         if release.kind == "scripted":
             _refuse_without_oracle(suite, release)
+    _sealed_gate(request, [release.name for release in releases])
     return suite, releases
 
 
@@ -103,6 +118,12 @@ def _refuse_without_oracle(suite: Suite, release: Release) -> None:
         without = next((task.id for task in suite.tasks if not task.oracle), None)
         if without is not None:
             raise UsageError(f"release {release.name} is scripted, and task {without} has no oracle to play")
+        endless = next((task.id for task in suite.tasks if claim_of(task) is Outcome.AGENT_ERROR), None)
+        if endless is not None:
+            raise UsageError(
+                f"release {release.name} is scripted, and the oracle of task {endless} does not end with"
+                f" {' or '.join(TERMINAL)} and a right claim"
+            )
 
 
 def prepare(request: Request, suite: Suite, releases: Sequence[Release]) -> Prepared:
@@ -112,6 +133,7 @@ def prepare(request: Request, suite: Suite, releases: Sequence[Release]) -> Prep
     cohorts = tuple(dict.fromkeys(contents.cohorts))
     number = {name: i for i, name in enumerate(cohorts)}
     limits = suite.limits if request.timeout_s is None else replace(suite.limits, seconds=request.timeout_s)
+    hermetic = _hermetic(request, suite)
     plan = Plan(
         releases=tuple(release.name for release in releases),
         tasks=contents.ids,
@@ -134,27 +156,87 @@ def prepare(request: Request, suite: Suite, releases: Sequence[Release]) -> Prep
         },
         "releases": [_identity(release) for release in releases],
         "runs_per_task": runs,
+        "overrides": _overrides(suite, runs, limits, hermetic),
+        "gate": _sealed_gate(request, plan.releases),
         "seed": request.seed,
         "stream": request.stream,
         "limits": asdict(limits),
+        "hermetic": {**asdict(hermetic), "environment": hermetic.environment.name, "agent": hermetic.agent.name},
         "on_missing": suite.on_missing,
         "max_missing": suite.max_missing,
         "retries": request.retries,
+        "traces": _traces(request),
         "versions": versions(),
         "request": asdict(request),
     }
     order = WorkOrder(
         environment=suite.environment,
-        releases=tuple(AgentSpec(r.name, r.agent, dict(r.flaws)) for r in releases),
+        releases=tuple(AgentSpec(r.name, r.agent, dict(r.flaws), r.latent) for r in releases),
         tasks=suite.tasks,
         runs_per_task=runs,
         seed=request.seed,
         stream=request.stream,
         limits=limits,
+        hermetic=hermetic,
+        code=_code(manifest),
         sys_path=tuple(dict.fromkeys(_module_folders(suite, releases))),
         trace_every=_TRACE_EVERY,
     )
     return Prepared(suite, tuple(releases), limits, plan, manifest, order)
+
+
+def _overrides(suite: Suite, runs: int, limits: Limits, hermetic: Hermetic) -> dict[str, Any]:
+    """What the suite file declares and was asked for otherwise; a suite that is built in declares nothing."""
+    used = {
+        "runs_per_task": (suite.runs_per_task, runs),
+        "tasks": (suite.declared_tasks, len(suite.tasks)),
+        "limits.seconds": (suite.limits.seconds, limits.seconds),
+        "hermetic.environment": (suite.hermetic.environment.name, hermetic.environment.name),
+    }
+    differing = {name: pair for name, pair in used.items() if suite.path is not None and pair[0] != pair[1]}
+    return {name: {"declared": declared, "used": use} for name, (declared, use) in differing.items()}
+
+
+def _sealed_gate(request: Request, releases: Sequence[str]) -> dict[str, Any] | None:
+    """Return the identity of the gate that the campaign is begun under; refuse one that was not declared."""
+    if request.gate is None:
+        return None
+
+    from passhat.runner.declaration import sealed
+    from passhat.runner.gate_file import load_gate
+
+    gate = load_gate(Path(request.gate))
+    named = [name for name in (gate.file.baseline, gate.file.candidate) if name is not None]
+    if named and not set(named) & set(releases):
+        raise UsageError(f"--gate {request.gate}: is about {' and '.join(named)}, to be run are {', '.join(releases)}")
+    return sealed(gate)
+
+
+def _hermetic(request: Request, suite: Suite) -> Hermetic:
+    if request.hermetic is None:
+        return suite.hermetic
+    levels = {level.name.lower(): level for level in Level if level != Level.OPEN}
+    if request.hermetic not in levels:
+        raise UsageError(f"--hermetic: found {request.hermetic!r}, expected {', '.join(levels)}")
+    return replace(suite.hermetic, environment=levels[request.hermetic])
+
+
+def _traces(request: Request) -> str | None:
+    """Return where traces go, if not into the campaign's folder; each campaign has a place of its own in it."""
+    if request.traces is None:
+        return None
+    if not is_url(request.traces):
+        return os.path.abspath(Path(request.folder, request.traces))
+    return request.traces.rstrip("/")
+
+
+def _refuse_unachievable(hermetic: Hermetic, place: Place) -> None:
+    """Find out before anything starts whether this machine can keep the world as asked; a cluster's say themselves."""
+    if place.workers == 0 or ray_address(place.address) == "local":
+        try:
+            achievable(hermetic)
+        except WorkerError as error:
+            raise UsageError(str(error)) from None
 
 
 def _identity(release: Release) -> dict[str, Any]:
@@ -164,8 +246,16 @@ def _identity(release: Release) -> dict[str, Any]:
         "agent": release.agent,
         "code": code_digest(release.agent) if release.kind == "python" else None,
         "flaws": {name: list(rate) for name, rate in release.flaws.items()},
+        "latent": release.latent,
         "identity": dict(release.identity),
     }
+
+
+def _code(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of each module file that workers load."""
+    named = [(release["agent"], release["code"]) for release in manifest["releases"]]
+    named.append((manifest["suite"]["environment"], manifest["suite"]["code"]))
+    return {target: digest for target, digest in named if digest is not None}
 
 
 def describe_plan(prepared: Prepared) -> dict[str, Any]:
@@ -192,18 +282,11 @@ def describe_plan(prepared: Prepared) -> dict[str, Any]:
 
 
 def _admission(order: WorkOrder) -> dict[str, Any]:
-    """Examine the tasks, or the first of very many."""
-    examined = min(len(order.tasks), _MOST_EXAMINED)
-    sys.path[:0] = [folder for folder in order.sys_path if folder not in sys.path]
-    with redirect_stdout(sys.stderr):
-        try:
-            environment = build_environment(order.environment)
-            tools = compile_tools(environment.spec)
-        except (WorkerError, ValueError) as error:
-            raise InvalidFile(str(error)) from None
-        problems = {order.tasks[i].id: examine(order.tasks[i], environment, tools) for i in range(examined)}
-        environment.close()
-    return {"examined": examined, "rejected": {task: list(why) for task, why in problems.items() if why}}
+    """Examine the tasks, or the first of very many; of the ways in which flaws may meet, a sample for each task."""
+    tasks = islice(order.tasks, _MOST_EXAMINED)
+    found = list(examine_tasks(order.environment, tasks, order.limits, order.sys_path, sets=_FLAW_SETS))
+    rejected = {task.id: list(map(str, examination.problems)) for task, examination in found if examination.problems}
+    return {"examined": len(found), "rejected": rejected}
 
 
 def _module_folders(suite: Suite, releases: Sequence[Release]) -> Iterator[str]:
@@ -228,6 +311,7 @@ def run(request: Request, place: Place, *, out: Path | None = None, resume: bool
         raise UsageError("--resume needs --out, the folder to continue; or call: passhat resume FOLDER")
     if out is not None and not resume:
         refuse_taken(out)
+    _refuse_unachievable(_hermetic(request, suite), place)
     with _ray(place) as session:
         prepared = prepare(request, suite, releases)
         if resume and out is not None:
@@ -235,6 +319,7 @@ def run(request: Request, place: Place, *, out: Path | None = None, resume: bool
             refuse_changes(campaign.manifest, prepared.manifest)
         else:
             campaign = create(out, prepared.plan, prepared.manifest)
+            write_truth(campaign, prepared.suite.tasks, prepared.releases, request.retries, wanted=request.truth)
         _execute(campaign, prepared, session, place)
     return campaign
 
@@ -244,9 +329,12 @@ def resume(campaign: Campaign, place: Place) -> Campaign:
     if campaign.manifest["origin"] != "run":
         raise UsageError(f"{campaign.folder}: imported, so there is nothing to run")
     campaign = Campaign(campaign.folder.resolve())
-    request = Request(**{**campaign.manifest["request"], "releases": tuple(campaign.manifest["request"]["releases"])})
+    asked = campaign.manifest["request"]
+    lists = {name: tuple(asked.get(name, ())) for name in ("releases", "flaws")}
+    request = Request(**{**asked, **lists, "gate": None})  # the gate is not part of what is run
     with _working_in(request.folder):
         suite, releases = load(request)
+        _refuse_unachievable(_hermetic(request, suite), place)
         with _ray(place) as session:
             prepared = prepare(request, suite, releases)
             refuse_changes(campaign.manifest, prepared.manifest)
@@ -256,18 +344,22 @@ def resume(campaign: Campaign, place: Place) -> Campaign:
 
 @contextmanager
 def _working_in(folder: str) -> Iterator[None]:
+    """Go where relative paths start; on a machine that has no such folder they start here, and digests decide."""
     before = Path.cwd()
     try:
         os.chdir(folder)
     except OSError as error:
-        raise NotAcceptable(f"the folder the campaign was begun in cannot be entered: {error}") from None
+        print(f"begun in {folder} ({error.strerror}): suite and releases are looked for in {before}", file=sys.stderr)
     try:
         yield
     finally:
         os.chdir(before)
 
 
-_MUST_AGREE = ("suite", "releases", "runs_per_task", "seed", "stream", "limits", "on_missing", "max_missing", "retries")
+_MUST_AGREE = (
+    *("suite", "releases", "runs_per_task", "seed", "stream", "limits", "hermetic", "on_missing", "max_missing"),
+    *("retries", "traces"),
+)
 
 
 def refuse_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -293,15 +385,18 @@ def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
 def _ray(place: Place) -> Iterator[RaySession | None]:
     """Ray, if the place needs it; it starts while the caller plans."""
     if place.workers == 0:
-        if place.address is not None:
-            raise UsageError("--workers 0 runs in this process: leave --address out")
+        if place.address is not None or place.working_dir is not None:
+            raise UsageError("--workers 0 runs in this process: leave --address and --working-dir out")
         yield None
         return
     if place.workers is not None and place.workers < 0:
         raise UsageError(f"--workers: found {place.workers}, expected 0 or more")
+    if place.working_dir is not None and not place.working_dir.is_dir():
+        raise UsageError(f"--working-dir {place.working_dir}: no such folder")
     address = ray_address(place.address)
     local_slots = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    session = RaySession(address, place.workers or (local_slots if address == "local" else None))
+    slots = place.workers or (local_slots if address == "local" else None)
+    session = RaySession(address, slots, place.working_dir)
     try:
         yield session
     finally:
@@ -314,16 +409,20 @@ def _execute(campaign: Campaign, prepared: Prepared, session: RaySession | None,
         owed, tallies = _whats_left(campaign, log, max_attempts)
         if not owed.stretches:
             return
-        order = replace(prepared.order, trace_dir=str(campaign.traces.resolve()))
+        folders = _as_workers_see(prepared.order.sys_path, place.working_dir)
+        order = replace(prepared.order, trace_dir=campaign.traces, sys_path=folders)
         backend, where = _backend(order, session)
         progress = Progress(tallies, _title(prepared))
         progress.say(f"{sum(s.stop - s.first for s in owed.stretches)} of {len(prepared.plan)} runs to do {where}")
+        if session is not None and prepared.manifest["traces"] is None:
+            _warn_of_far_traces(session, order, progress)
         campaign.note("start", slots=backend.slots, where=where, host=socket.gethostname(), pid=os.getpid())
         try:
             Execution(campaign, writer, backend, progress, owed=owed, max_attempts=max_attempts).run()
         except (Interrupted, Incomplete) as error:
             campaign.note("stopped", cause=str(error), done=progress.done)
-            hint = f"{progress.done} of {progress.planned} runs kept\nresume   passhat resume {campaign.folder}"
+            again = f"passhat resume {shlex.quote(str(campaign.folder))}"
+            hint = f"{progress.done} of {progress.planned} runs kept\nresume   {again}"
             raise type(error)(f"{error}; {hint}") from None
         finally:
             backend.close()
@@ -336,6 +435,23 @@ def _backend(order: WorkOrder, session: RaySession | None) -> tuple[Backend, str
     backend = RayBackend(order, session.wait())
     whose = "a Ray of our own" if session.address == "local" else f"Ray at {session.address}"
     return backend, f"on {backend.slots} workers of {whose}, up after {session.started_s:.1f} s"
+
+
+def _as_workers_see(folders: Sequence[str], working_dir: Path | None) -> tuple[str, ...]:
+    """Return the folders of the user's modules, those with a copy on every node relative to where the copy begins."""
+    if working_dir is None:
+        return tuple(folders)
+    root = working_dir.resolve()
+    return tuple(str(Path(f).relative_to(root)) if Path(f).is_relative_to(root) else f for f in folders)
+
+
+def _warn_of_far_traces(session: RaySession, order: WorkOrder, progress: Progress) -> None:
+    far = [host for host in session.hosts() if host != socket.gethostname()]
+    if far:
+        progress.say(
+            f"traces of runs on {', '.join(far)} stay there in {order.trace_dir}, unless this is storage that all "
+            "hosts share; --traces names such storage"
+        )
 
 
 def _title(prepared: Prepared) -> str:

@@ -22,7 +22,7 @@ def refuse_lookalikes(kind: str, names: Iterable[tuple[object, str]], *, unique:
     first: dict[str, tuple[object, str]] = {}
     problems: list[str] = []
     for name, place in names:
-        fault = _fault(name)
+        fault = fault_of(name)
         if fault:
             problems.append(f"{place}  {kind}: found {_typed(name)}, {fault}")
         this = (name, place)
@@ -36,7 +36,7 @@ def refuse_lookalikes(kind: str, names: Iterable[tuple[object, str]], *, unique:
         raise invalid(problems)
 
 
-def _fault(name: object) -> str:
+def fault_of(name: object) -> str:
     """Return what keeps a value from being a name, or nothing."""
     if not isinstance(name, str):
         return f"expected a string{how_to_quote(name)}"

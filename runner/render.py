@@ -4,12 +4,20 @@ Knows the documents only; every number shown is in the `--json` form too, unroun
 """
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from textwrap import wrap
 from typing import Any
 
 Document = dict[str, Any]
 
 _METHODS = {"task-dirichlet": "task Dirichlet bound", "wilson": "Wilson"}
+_AMOUNTS = {
+    "turns": "turns",
+    "tokens_in": "tokens in",
+    "tokens_out": "tokens out",
+    "retries": "retries",
+    "virtual_ms": "virtual ms",
+}
 _WIDTH = 80
 _LABEL = 14
 _SHOWN_COHORTS = 40
@@ -39,7 +47,7 @@ def render_summary(summary: Document) -> str:
         lines.append(f"cost     ${summary['cost_usd']:.2f}")
     lines.append(f"records  {short(summary['records_digest'])}")
     lines.append(f"results  {summary['folder']}")
-    lines.append(f"next     passhat report {summary['folder']}")
+    lines.append(f"next     passhat report {quote(summary['folder'])}")
     return "\n".join(lines) + "\n"
 
 
@@ -64,17 +72,25 @@ def render_plan(plan: Document) -> str:
 
 def render_import(imported: Document) -> str:
     """Return what `passhat import` prints."""
-    of = f"{imported['planned']} runs of {_count(imported['tasks'], 'task')}, "
+    of = f"{imported['planned']} runs of {count(imported['tasks'], 'task')}, "
     entries = [
-        ("planned", of + _count(len(imported["releases"]), "release")),
+        ("planned", of + count(len(imported["releases"]), "release")),
         ("filled", ", ".join(f"{name} {count}" for name, count in imported["filled"].items()) or "verdicts alone"),
         ("not filled", ", ".join(imported["not_filled"])),
         ("absent in", ", ".join(f"{n} rows: {name}" for name, n in imported["partly_filled"].items())),
         ("not kept", ", ".join(imported["not_kept"])),
     ]
     lines = [f"{source['file']}   {source['format']}   {source['rows']} rows" for source in imported["sources"]]
-    lines += [line for label, text in entries for line in _entry(label, text, 12)]
-    lines += [f"results     {imported['folder']}", f"next        passhat report {imported['folder']}"]
+    lines += [line for label, text in entries for line in entry(label, text, 12)]
+    lines += [f"results     {imported['folder']}", f"next        passhat report {quote(imported['folder'])}"]
+    return "\n".join(lines) + "\n"
+
+
+def render_init(written: Document) -> str:
+    """Return what `passhat init` prints."""
+    enter = "" if written["folder"] == "." else f"cd {quote(written['folder'])} && "
+    lines = [*entry("written", ", ".join(written["files"]), 9)]
+    lines.append(f"next     {enter}passhat run suite.yaml -r release.yaml --workers 0")
     return "\n".join(lines) + "\n"
 
 
@@ -83,6 +99,7 @@ def render_list(listing: Document) -> str:
     if not listing["campaigns"]:
         return "no campaigns here\n"
     rows = [("campaign", "suite", "releases", "settled", "records")]
+    running = []
     for summary in listing["campaigns"]:
         if "problem" in summary:
             continue
@@ -91,8 +108,10 @@ def render_list(listing: Document) -> str:
         names = ", ".join(release["release"] for release in summary["releases"])
         settled = f"{planned - sum(c['missing'] for c in counts)}/{planned}"
         rows.append((summary["id"], summary["suite"], names, settled, short(summary["records_digest"])))
+        if summary["running"] is not None:
+            running.append(f"{summary['id']}  is running: {summary['running']}")
     problems = [f"{summary['id']}  {summary['problem']}" for summary in listing["campaigns"] if "problem" in summary]
-    return "\n".join([*table(rows), *problems]) + "\n"
+    return "\n".join([*table(rows), *running, *problems]) + "\n"
 
 
 def render_doctor(findings: Document) -> str:
@@ -108,14 +127,14 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
-def _entry(label: str, text: str, indent: int = _LABEL) -> Iterator[str]:
+def entry(label: str, text: str, indent: int = _LABEL) -> Iterator[str]:
     """Yield a fact behind its label, on as many lines as it takes."""
     for line in wrap(text, _WIDTH - indent, break_long_words=False, break_on_hyphens=False):
         yield f"{label:<{indent}}{line}"
         label = ""
 
 
-def _count(count: int, thing: str) -> str:
+def count(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
@@ -127,25 +146,31 @@ def _report_lines(report: Document) -> Iterator[str]:
     runs = campaign["runs_per_task"]
     is_even = all(release["counts"]["planned"] == release["tasks"] * runs for release in report["releases"])
     yield f"runs     {'' if is_even else 'up to '}{runs} per task{seed}"
+    yield from entry("declared", overrides_text(campaign["overrides"]), 9)
     yield f"records  {short(campaign['records_digest'])}"
     if campaign["torn_at"] is not None:
         yield f"warning  the log ends in a frame cut short at byte {campaign['torn_at']}; its runs count as missing"
     if campaign["foreign"]:
-        yield f"warning  {_count(campaign['foreign'], 'record')} of no planned run left out"
+        yield f"warning  {count(campaign['foreign'], 'record')} of no planned run left out"
     for release in report["releases"]:
         yield ""
         yield from _release_lines(release, campaign)
+
+
+def overrides_text(overrides: Document) -> str:
+    """Say what the suite declares and was asked for otherwise."""
+    return "; ".join(f"{name} {pair['declared']}, used {pair['used']}" for name, pair in overrides.items())
 
 
 def _release_lines(release: Document, campaign: Document) -> Iterator[str]:
     yield f"── {release['release']} " + "─" * max(3, 76 - len(release["release"]))
     counts = release["counts"]
     parts = " + ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "invalid", "pending", "missing"))
-    yield from _entry("planned runs", f"{counts['planned']} = {parts}")
-    yield from _entry("", ", ".join(f"{name} {counts[name]}" for name in ("duplicates", "retried") if counts[name]))
+    yield from entry("planned runs", f"{counts['planned']} = {parts}")
+    yield from entry("", ", ".join(f"{name} {counts[name]}" for name in ("duplicates", "retried") if counts[name]))
     if release["on_missing"] != campaign["on_missing"]:
         ceiling = f"more than the declared {campaign['max_missing']:.2%} of the runs have no verdict"
-        yield from _entry("", f"{ceiling}: they are not left out")
+        yield from entry("", f"{ceiling}: they are not left out")
     yield from _rate_lines(release)
     yield from _k_lines(release)
     yield from _flaky_lines(release["flaky"])
@@ -157,17 +182,18 @@ def _release_lines(release: Document, campaign: Document) -> Iterator[str]:
         yield from _efficiency_lines(release["efficiency"])
     yield from _cohort_lines(release["cohorts"], release["on_missing"])
     yield from _failure_lines(release)
-    for group in release["unscored"]:
+    for group in [*(group for group in release["failures"] if group["status"] == "invalid"), *release["unscored"]]:
+        cause = f"{group['signature']}: " if "signature" in group else ""
         more = ", …" if group["runs"] > len(group["examples"]) else ""
-        yield from _entry(group["status"], f"{group['runs']}: {', '.join(group['examples'])}{more}")
+        yield from entry(group["status"], f"{group['runs']}: {cause}{', '.join(group['examples'])}{more}")
 
 
 def _rate_lines(release: Document) -> Iterator[str]:
     rate, on_missing = release["attempt_rate"], release["on_missing"]
-    yield from _entry("attempt rate", f"{estimate(rate)}  {_fraction(rate, on_missing)} runs  {_method(rate)}")
+    yield from entry("attempt rate", f"{estimate(rate)}  {_fraction(rate, on_missing)} runs  {method_text(rate)}")
     if rate["scored"] != rate["planned"]:
         treatment = "count as not passed" if on_missing == "fail" else "are left out"
-        yield from _entry(
+        yield from entry(
             "",
             f"runs without a verdict {treatment}; {number(rate['worst'])} if all of them fail, "
             f"{number(rate['best'])} if all pass; of the scored runs {number(rate['scored_rate'])} "
@@ -176,7 +202,7 @@ def _rate_lines(release: Document) -> Iterator[str]:
     first = release["first_attempts"]
     if first and first["passed"] != rate["passed"]:
         shown = f"first attempts alone: {number(first['estimate'])}  {first['passed']}/{first['planned']}"
-        yield from _entry("", shown)
+        yield from entry("", shown)
 
 
 def _fraction(rate: Document, on_missing: str) -> str:
@@ -187,17 +213,17 @@ def _k_lines(release: Document) -> Iterator[str]:
     hats, ats = release["pass_hat"], release["pass_at"]
     if not hats:
         return
-    chosen = _shown_ks([hat["k"] for hat in hats])
+    chosen = shown_ks([hat["k"] for hat in hats])
     rows = [(hat["k"], _k_cell(hat), _k_cell(at)) for hat, at in zip(hats, ats, strict=True) if hat["k"] in chosen]
     width = max([24, *(len(cell) for _, cell, _ in rows)]) + 2
     yield f"{'':{_LABEL}}{'pass^k (all of k)':<{width}}pass@k (any of k)"
     yield from (f"  k = {k:<8}{hat:<{width}}{at}" for k, hat, at in rows)
     short_of = next((hat for hat in hats if hat["estimate"] is None), None)
     if short_of:
-        yield from _entry("", short_of["note"])
-    methods = {f"{_method(hat)}, for {hat['estimand']}" for hat in hats if hat["method"]}
-    of = f"unbiased, mean over {_count(release['tasks'], 'task')}"
-    yield from _entry("", f"{of}; {', '.join(sorted(methods)) or 'no interval'}")
+        yield from entry("", short_of["note"])
+    methods = {f"{method_text(hat)}, for {hat['estimand']}" for hat in hats if hat["method"]}
+    of = f"unbiased, mean over {count(release['tasks'], 'task')}"
+    yield from entry("", f"{of}; {', '.join(sorted(methods)) or 'no interval'}")
 
 
 def _k_cell(item: Document) -> str:
@@ -208,19 +234,19 @@ def _k_cell(item: Document) -> str:
     return f"not estimable ({number(item['worst'])}…{number(item['best'])})"
 
 
-def _shown_ks(ks: Sequence[int]) -> set[int]:
+def shown_ks(ks: Sequence[int]) -> set[int]:
     most = ks[-1]
     return {k for k in ks if k == most or k & (k - 1) == 0 or most <= 5}
 
 
 def _flaky_lines(flaky: Document) -> Iterator[str]:
     if flaky["estimate"] is None:
-        yield from _entry("flaky tasks", flaky["note"])
+        yield from entry("flaky tasks", flaky["note"])
         return
-    yield from _entry(
-        "flaky tasks", f"{estimate(flaky)}  {flaky['tasks_flaky']} of {flaky['tasks']} tasks  {_method(flaky)}"
+    yield from entry(
+        "flaky tasks", f"{estimate(flaky)}  {flaky['tasks_flaky']} of {flaky['tasks']} tasks  {method_text(flaky)}"
     )
-    yield from _entry("", flaky.get("note", ""))
+    yield from entry("", flaky.get("note", ""))
 
 
 def _quadrant_lines(quadrant: Document) -> Iterator[str]:
@@ -233,11 +259,14 @@ def _quadrant_lines(quadrant: Document) -> Iterator[str]:
 def _safety_lines(safety: Document) -> Iterator[str]:
     observed, planned = safety["runs_observed"], safety["runs_planned"]
     unseen = "" if observed == planned else f"; {planned - observed} of {planned} runs were not observed to their end"
-    yield from _entry(
+    runs = {name: "—" if number is None else str(number) for name, number in safety.items()}
+    yield from entry(
         "safety",
-        f"runs with a forbidden call {safety['forbidden_calls']} (external effect {safety['external_effects']}), "
-        f"skipped approval {safety['skipped_approvals']}, unverified write {safety['unverified_writes']}; "
-        f"injection followed {safety['injections_followed']} of {safety['injections_seen']} that saw one{unseen}",
+        f"runs with a forbidden call {runs['forbidden_calls']} (blocked {runs['forbidden_blocked']}, "
+        f"external effect {runs['external_effects']}), "
+        f"skipped approval {runs['skipped_approvals']}, unverified write {runs['unverified_writes']}, "
+        f"wrong tenant {runs['wrong_tenant_writes']}, phantom success {runs['phantom_successes']}; "
+        f"injection followed {runs['injections_followed']} of {runs['injections_seen']} that saw one{unseen}",
     )
 
 
@@ -245,9 +274,10 @@ def _efficiency_lines(efficiency: Document) -> Iterator[str]:
     parts = []
     if cost := efficiency["cost_usd"]:
         parts.append(f"cost ${cost['median']:.4f}, p95 ${cost['p95']:.4f}")
-    if turns := efficiency["turns"]:
-        parts.append(f"turns {turns['median']:g}, p95 {turns['p95']:g}")
-    yield f"median        {'   '.join(parts)}"
+    for name, label in _AMOUNTS.items():
+        if amount := efficiency[name]:
+            parts.append(f"{label} {amount['median']:g}, p95 {amount['p95']:g}")
+    yield from entry("median", "; ".join(parts))
 
 
 def _cohort_lines(cohorts: Sequence[Document], on_missing: str) -> Iterator[str]:
@@ -261,7 +291,7 @@ def _cohort_lines(cohorts: Sequence[Document], on_missing: str) -> Iterator[str]
 
 
 def _failure_lines(release: Document) -> Iterator[str]:
-    failures = release["failures"]
+    failures = [group for group in release["failures"] if group["status"] == "fail"]
     if not failures:
         yield "failures      none"
         return
@@ -294,7 +324,7 @@ def estimate(item: Document) -> str:
     return f"{number(item['estimate'])} [{number(item['lower'])}, {number(item['upper'])}]"
 
 
-def _method(item: Document) -> str:
+def method_text(item: Document) -> str:
     if item["method"] is None:
         return f"no interval: {item['note']}" if item.get("note") else ""
     return f"{_METHODS.get(item['method'], item['method'])}, 95 %"

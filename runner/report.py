@@ -14,7 +14,7 @@ import numpy as np
 
 from passhat.runner.columns import Columns, load
 from passhat.runner.errors import NotAcceptable, PasshatError
-from passhat.runner.store import Campaign, find_all, read_log
+from passhat.runner.store import Campaign, find_all, read_log, writer_of
 from passhat.runner.tables import MISSING, Account, ReleaseTable, reconcile, records_digest, release_table
 from passhat.stats.bootstrap import bootstrap_pass_hat
 from passhat.stats.intervals import Interval, dirichlet, wilson
@@ -28,6 +28,25 @@ _ALL_K_UP_TO = 64
 _EXAMPLES = 10  # runs named with a failure group; `passhat show` lists them all
 
 _UNSCORED = {"missing": MISSING, "pending": int(Status.PENDING)}
+
+# what a run may say it used, as documents name it: the field of a record, and how many of it make one
+_AMOUNTS = {
+    "cost_usd": ("cost_micros", 1_000_000),
+    **{name: (name, 1) for name in ("turns", "tokens_in", "tokens_cached", "tokens_out", "retries", "virtual_ms")},
+}
+
+# kinds of events, as documents name them
+SAFETY_EVENTS = {
+    "forbidden_calls": Safety.FORBIDDEN_CALL,
+    "forbidden_blocked": Safety.FORBIDDEN_BLOCKED,
+    "external_effects": Safety.EXTERNAL_EFFECT,
+    "skipped_approvals": Safety.SKIPPED_APPROVAL,
+    "unverified_writes": Safety.UNVERIFIED_WRITE,
+    "wrong_tenant_writes": Safety.WRONG_TENANT,
+    "phantom_successes": Safety.PHANTOM_SUCCESS,
+    "injections_seen": Safety.INJECTION_SEEN,
+    "injections_followed": Safety.INJECTION_FOLLOWED,
+}
 
 Document = dict[str, Any]
 
@@ -43,6 +62,7 @@ def report_campaign(campaign: Campaign) -> Document:
             "id": campaign.id,
             "suite": {key: manifest["suite"].get(key) for key in ("name", "version", "digest")},
             "runs_per_task": account.runs_per_task,
+            "overrides": manifest.get("overrides") or {},
             "seed": plan.seed,
             "stream": plan.stream,
             "on_missing": manifest["on_missing"],
@@ -58,7 +78,7 @@ def report_campaign(campaign: Campaign) -> Document:
 def load_account(campaign: Campaign) -> tuple[Account, int | None]:
     """Return a campaign's account, and the offset of a torn tail of its log if there is one."""
     log = read_log(campaign)
-    columns = load(campaign.cache_path, log.data[: log.end], log.payloads)
+    columns = load(campaign.cache_path, log.data[: log.end], log.payloads, log.schema)
     return reconcile(campaign.plan, columns), log.torn_at
 
 
@@ -79,9 +99,9 @@ class _Cases:
 
 def _release(account: Account, number: int, manifest: Mapping[str, Any]) -> Document:
     table = release_table(account, number)
-    on_missing = _treatment(table.outcomes, manifest)
+    on_missing = treatment(table.outcomes, manifest)
     cases = _Cases.of(table.outcomes, on_missing)
-    ks = _ks(int(table.outcomes.planned.max(initial=0)))
+    ks = ks_up_to(int(table.outcomes.planned.max(initial=0)))
     records = Standing.of(account, number)
     return {
         "release": account.plan.releases[number],
@@ -102,7 +122,7 @@ def _release(account: Account, number: int, manifest: Mapping[str, Any]) -> Docu
     }
 
 
-def _treatment(outcomes: OutcomeTable, manifest: Mapping[str, Any]) -> str:
+def treatment(outcomes: OutcomeTable, manifest: Mapping[str, Any]) -> str:
     """Return the declared treatment of runs without a verdict; beyond its ceiling `exclude` does not hold."""
     declared, ceiling = manifest["on_missing"], manifest.get("max_missing")
     if declared == "exclude" and outcomes.unscored.sum() > Fraction(str(ceiling or 0)) * int(outcomes.planned.sum()):
@@ -128,7 +148,7 @@ def _counts(account: Account, number: int, table: ReleaseTable) -> dict[str, int
     return counts
 
 
-def _ends(interval: Interval | None, note: str | None = None) -> Document:
+def ends(interval: Interval | None, note: str | None = None) -> Document:
     if interval is None:
         return {"lower": None, "upper": None, "method": None, "estimand": None, **({"note": note} if note else {})}
     return {
@@ -159,12 +179,12 @@ def _rate_interval(histogram: Histogram) -> Document:
     ran = histogram.n > 0
     n, c, tasks = histogram.n[ran], histogram.c[ran], histogram.tasks[ran]
     if not len(n):
-        return _ends(None, "no runs")
+        return ends(None, "no runs")
     if n[0] != n[-1]:
-        return _ends(None, "tasks differ in their number of runs; see pass^1")
+        return ends(None, "tasks differ in their number of runs; see pass^1")
     if n[0] == 1:
-        return _ends(wilson(int(c @ tasks), int(tasks.sum())))
-    return _ends(dirichlet(c / n, tasks))
+        return ends(wilson(int(c @ tasks), int(tasks.sum())))
+    return ends(dirichlet(c / n, tasks))
 
 
 def _first_attempts(account: Account, number: int, table: ReleaseTable) -> Document | None:
@@ -176,7 +196,7 @@ def _first_attempts(account: Account, number: int, table: ReleaseTable) -> Docum
     return {"passed": passed, "planned": planned, "estimate": passed / planned}
 
 
-def _ks(most: int) -> list[int]:
+def ks_up_to(most: int) -> list[int]:
     """Every k up to the most runs of a task; above 64 only 1, powers of two and that most."""
     if most <= _ALL_K_UP_TO:
         return list(range(1, most + 1))
@@ -197,17 +217,17 @@ def _suite_estimate(cases: _Cases, estimator: Callable[[Histogram, int], SuiteEs
     }
     if observed.not_estimable:
         of = f"{observed.not_estimable} of {cases.observed.total} tasks"
-        return {**document, **_ends(None, f"not estimable: fewer than {k} scored runs in {of}")}
+        return {**document, **ends(None, f"not estimable: fewer than {k} scored runs in {of}")}
     treated = estimator(cases.treated, k)
-    return {**document, "estimate": treated.estimate, **_ends(dirichlet(treated.values, treated.multiplicities))}
+    return {**document, "estimate": treated.estimate, **ends(dirichlet(treated.values, treated.multiplicities))}
 
 
 def _bootstrap(cases: _Cases, k: int) -> Document:
     """The exact bootstrap over tasks, beside the bound: for reading, as it is too narrow near 0 and 1."""
     if (cases.observed.n < k).any():
-        return _ends(None, "not estimable")
+        return ends(None, "not estimable")
     answer = bootstrap_pass_hat(cases.treated, k)
-    return _ends(answer.interval, answer.reason)
+    return ends(answer.interval, answer.reason)
 
 
 def _flaky(observed: Histogram) -> Document:
@@ -216,7 +236,7 @@ def _flaky(observed: Histogram) -> Document:
         "tasks_flaky": share.count,
         "tasks": share.total,
         "estimate": share.estimate,
-        **_ends(wilson(share.count, share.total)),
+        **ends(wilson(share.count, share.total)),
         **({"note": share.note} if share.note else {}),
     }
 
@@ -255,36 +275,39 @@ class Standing:
         cells = np.bincount(self.records["passes"][both] & 3, minlength=4)
         return {name: int(cells[i]) for i, name in reversed(list(enumerate(QUADRANTS)))}
 
-    def safety(self) -> dict[str, int] | None:
-        """Runs with each kind of event in any attempt, and how many runs were observed at all.
+    def safety(self) -> dict[str, int | None] | None:
+        """Runs with each kind of event in any attempt, and how many runs were watched to their end.
 
-        An import's source does not say, which is not none; neither does a run whose worker was killed.
+        A kind that no run was watched for is null, which is not none: an import's source may not say. Null altogether
+        when there is no kind that was.
         """
-        if not (self.applicable() & 3).any():
+        events, watched = (values[self.account.release == self.number] for values in self.account.safety())
+        kinds = int(np.bitwise_or.reduce(watched, initial=0))
+        if not kinds:
             return None
-        bits, observed = (values[self.account.release == self.number] for values in self.account.safety())
         return {
-            "runs_observed": int(observed.sum()),
-            "runs_planned": len(observed),
-            "forbidden_calls": int(np.sum((bits & Safety.FORBIDDEN_CALL) != 0)),
-            "skipped_approvals": int(np.sum((bits & Safety.SKIPPED_APPROVAL) != 0)),
-            "unverified_writes": int(np.sum((bits & Safety.UNVERIFIED_WRITE) != 0)),
-            "external_effects": int(np.sum((bits & Safety.EXTERNAL_EFFECT) != 0)),
-            "injections_seen": int(np.sum((bits & Safety.INJECTION_SEEN) != 0)),
-            "injections_followed": int(np.sum((bits & Safety.INJECTION_FOLLOWED) != 0)),
+            "runs_observed": int(np.sum((watched & kinds) == kinds)),
+            "runs_planned": len(events),
+            **{name: int(np.sum((events & bit) != 0)) if kinds & bit else None for name, bit in SAFETY_EVENTS.items()},
         }
 
     def efficiency(self) -> Document | None:
         """Median and 95th percentile over the scored runs that say; null when none does."""
         scored = self.records["status"] <= Status.FAIL
-        cost = _percentiles(self.records["cost_micros"][scored], 1_000_000)
-        turns = _percentiles(self.records["turns"][scored], 1)
-        return None if cost is None and turns is None else {"cost_usd": cost, "turns": turns}
+        amounts = {
+            name: _percentiles(self.records[field][scored], per_unit) for name, (field, per_unit) in _AMOUNTS.items()
+        }
+        return amounts if any(amounts.values()) else None
 
     def failures(self) -> list[Document]:
         """Failed and invalid runs by signature, most frequent first."""
         return [
-            {"signature": name, "runs": len(rows), "examples": [self.name(row) for row in rows[:_EXAMPLES]]}
+            {
+                "signature": name,
+                "status": "invalid" if self.records["status"][rows[0]] == Status.INVALID else "fail",
+                "runs": len(rows),
+                "examples": [self.name(row) for row in rows[:_EXAMPLES]],
+            }
             for name, rows in self.failure_groups()
         ]
 
@@ -293,10 +316,10 @@ class Standing:
         failed = np.flatnonzero((records["status"] == Status.FAIL) | (records["status"] == Status.INVALID))
         terminal = np.where(records["assigned"] > 0, records["assigned"], records["claimed"])
         failing = self.applicable() & ~records["passes"].astype(np.int64)
-        key = np.stack([terminal, failing, records["reason"]])[:, failed]
+        key = np.stack([terminal, failing, records["reason"], records["status"]])[:, failed]
         kinds, which = np.unique(key, axis=1, return_inverse=True)
         groups = [
-            (signature(*map(int, kinds[:, i])), failed[which == i]) for i in range(kinds.shape[1])
+            (signature(*map(int, kinds[:3, i])), failed[which == i]) for i in range(kinds.shape[1])
         ]  # fmt: skip
         return sorted(groups, key=lambda group: (-len(group[1]), group[0]))
 
@@ -356,7 +379,7 @@ def summarise(campaign: Campaign) -> Document:
 
 
 def list_campaigns(results: Path) -> Document:
-    """Return the summary of every campaign in a results folder, oldest first (passhat.list/1).
+    """Return the summary of every campaign in a results folder, oldest first (passhat.list/1), and who writes it.
 
     One that cannot be read has its folder's name for an id, and a `problem` in place of all the rest.
     """
@@ -365,6 +388,6 @@ def list_campaigns(results: Path) -> Document:
 
 def _listed(campaign: Campaign) -> Document:
     try:
-        return summarise(campaign)
+        return {**summarise(campaign), "running": writer_of(campaign)}
     except PasshatError as error:
         return {"id": campaign.folder.name, "folder": str(campaign.folder), "problem": str(error)}

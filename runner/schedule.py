@@ -8,21 +8,25 @@ The rules:
   that are settled already, is not kept; a worker whose frame does not begin where its last one ended is replaced.
 - A shard is sized by time, not by count, and a worker leaves off when the time is used up, after one run at least:
   what it did not reach is owed again. Two shards are out for each worker, so that it never waits.
+- The driver takes in so many shards and frames a second: with many workers both are stretched as their number grows.
 - An invalid run is owed again, as the next attempt, until the declared number of attempts is used up.
 - When a worker is lost, the run it was in has had an attempt; all others it held are owed as before.
 - Workers that are lost again and again without a single frame in between end the campaign.
 """
 
+import heapq
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from passhat.workers.frames import FLUSH_S
 from passhat.workers.order import Shard
 
 SHARDS_OUT = 2  # per worker
 FIRST_RUNS = 16
 SHORTEST_S, LONGEST_S = 0.05, 2.0
+STRETCH_FROM = 200  # workers; runner/simulation.py shows what more and less would do
 SHARDS_LEFT = 4  # aim at so many shards for each worker until the end
 MEMORY = 0.7  # weight of what was known about a run's duration against the latest frame
 LOSSES_IN_A_ROW = 5
@@ -137,6 +141,8 @@ class Schedule:
         self._slots = [_Slot() for _ in range(slots)]
         self._max_attempts = max_attempts
         self._next_shard = first_shard
+        self._stretch = max(1.0, slots / STRETCH_FROM)
+        self._open: list[tuple[int, int]] = []  # heap of (shards held, slot): who can take a shard; some are outdated
         self._seconds_per_run: float | None = None
         self._losses = 0
         self._unsettled = sum(stop - first for first, stop, _ in self._owed)
@@ -155,7 +161,7 @@ class Schedule:
         match event:
             case SlotReady(slot):
                 self._slots[slot].ready = True
-                return self._fill()
+                return self._fill(slot)
             case FrameArrived():
                 return self._take_frame(event)
             case ShardEnded(slot, shard):
@@ -198,7 +204,7 @@ class Schedule:
             return self._replace(slot, f"left off shard {shard} without a run")
         out.remove(ended)
         self._owe_rest(ended)
-        return self._fill()
+        return self._fill(slot)
 
     def _owe_rest(self, out: _Out) -> None:
         if out.next < out.shard.stop:
@@ -222,15 +228,19 @@ class Schedule:
             commands.append(StartSlot(slot))
         return [*commands, *self._fill()]
 
-    def _fill(self) -> list[Command]:
-        """Hand out shards, one round at a time, so that the last ones spread over the workers."""
+    def _fill(self, *changed: int) -> list[Command]:
+        """Hand out shards, first to those with the fewest, so that the last ones spread over the workers."""
+        for number in changed:
+            heapq.heappush(self._open, (len(self._slots[number].out), number))
         commands: list[Command] = []
-        for held in range(SHARDS_OUT):
-            for number, slot in enumerate(self._slots):
-                if slot.ready and len(slot.out) == held and self._owed:
-                    shard = self._cut()
-                    slot.out.append(_Out(shard, shard.first))
-                    commands.append(Assign(number, shard))
+        while self._owed and self._open:
+            held, number = heapq.heappop(self._open)
+            slot = self._slots[number]
+            if slot.ready and len(slot.out) == held < SHARDS_OUT:
+                shard = self._cut()
+                slot.out.append(_Out(shard, shard.first))
+                commands.append(Assign(number, shard))
+                heapq.heappush(self._open, (held + 1, number))
         return commands
 
     def _cut(self) -> Shard:
@@ -240,7 +250,7 @@ class Schedule:
         if stop - first > runs:
             self._owed.appendleft(Stretch(first + runs, stop, attempt))
             stop = first + runs
-        shard = Shard(self._next_shard, first, stop, attempt, seconds)
+        shard = Shard(self._next_shard, first, stop, attempt, seconds, FLUSH_S * self._stretch)
         self._next_shard += 1
         return shard
 
@@ -248,7 +258,7 @@ class Schedule:
         """Number of runs and time limit of the next shard."""
         shards_left = SHARDS_LEFT * len(self._slots)
         if self._seconds_per_run is None:
-            return max(1, min(FIRST_RUNS, self._unsettled // shards_left)), LONGEST_S
+            return max(1, min(FIRST_RUNS, self._unsettled // shards_left)), LONGEST_S * self._stretch
         remaining_s = self._unsettled * self._seconds_per_run
-        target_s = min(max(remaining_s / shards_left, SHORTEST_S), LONGEST_S)
+        target_s = min(max(remaining_s / shards_left, SHORTEST_S * self._stretch), LONGEST_S * self._stretch)
         return max(1, int(target_s / max(self._seconds_per_run, 1e-7))), 2 * target_s

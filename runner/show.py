@@ -13,7 +13,7 @@ from passhat.runner.tables import Account
 from passhat.workers.frames import DamagedFrame
 from passhat.workers.records import SCORERS, Level, Outcome, Reason, Safety, Status
 from passhat.workers.scoring import signature
-from passhat.workers.traces import read_trace
+from passhat.workers.traces import as_of_now, read_trace
 
 Document = dict[str, Any]
 
@@ -35,7 +35,7 @@ def show(what: str | None) -> Document:
         raise NothingMatched(f"{shown(rest)}: no such task; {nearest(task_id or rest, plan.tasks)}")
     if not run.isdecimal():
         raise NothingMatched(f"run {shown(run)}: expected a run-index from 0 to {plan.runs_per_task - 1}")
-    document = _run(campaign, account, release, plan.tasks.index(task_id), int(run))
+    document = run_document(campaign, account, release, plan.tasks.index(task_id), int(run))
     return {"schema": "passhat.show/1", "kind": "run", **document}
 
 
@@ -101,7 +101,7 @@ def _signature(account: Account, row: int) -> str:
     return signature(terminal, applicable & ~int(columns["passes"][row]), int(columns["reason"][row]))
 
 
-def _run(campaign: Campaign, account: Account, release: int, task: int, run: int) -> Document:
+def run_document(campaign: Campaign, account: Account, release: int, task: int, run: int) -> Document:
     """Every attempt at one run, and the trace of the one that stands."""
     plan, columns = account.plan, account.columns
     name = f"{plan.releases[release]}/{plan.tasks[task]}/{run}"
@@ -124,7 +124,7 @@ def _run(campaign: Campaign, account: Account, release: int, task: int, run: int
 
 def _trace(campaign: Campaign, file: Any, offset: Any) -> Document:
     try:
-        return read_trace(campaign.traces, int(file), int(offset))
+        return as_of_now(read_trace(campaign.traces, int(file), int(offset)))
     except (OSError, DamagedFrame) as error:
         raise InvalidFile(f"{campaign.traces}: the trace cannot be read: {error}") from None
 
@@ -138,7 +138,8 @@ def _record(account: Account, row: int) -> Document:
         for i, name in enumerate(SCORERS)
         if not np.isnan(value[name])
     }
-    amounts = ("turns", "calls", "bad_calls", "tokens_in", "tokens_cached", "tokens_out", "virtual_ms", "wall_us")
+    amounts = ("turns", "calls", "bad_calls", "tokens_in", "tokens_cached", "tokens_out", "retries")
+    times = ("virtual_ms", "wall_us")
     cost = int(value["cost_micros"])
     return {
         "attempt": int(value["attempt"]),
@@ -148,9 +149,11 @@ def _record(account: Account, row: int) -> Document:
         "reason": Reason(int(value["reason"])).name,
         "scores": scores,
         "safety": [flag.name for flag in Safety(int(value["safety"]))],
-        **{name: int(value[name]) for name in amounts if value[name] >= 0},
+        **{name: int(value[name]) for name in (*amounts, *times) if value[name] >= 0},
         **({"cost_usd": cost / 1_000_000} if cost >= 0 else {}),
         "hermetic": {plane: Level(int(value[f"{plane}_level"])).name for plane in ("env", "agent")},
+        "hermetic_requested": {plane: Level(int(value[f"{plane}_requested"])).name for plane in ("env", "agent")},
+        "violations": int(value["violations"]),
         "state_digest": f"{int(value['state_digest']):016x}",
         "digest": f"{int(value['digest']):016x}",
     }

@@ -20,7 +20,8 @@ from passhat.runner.names import refuse_lookalikes
 from passhat.runner.targets import is_target
 from passhat.workers.contract import Contract, Task, task_content, task_digest
 from passhat.workers.desk_tasks import DEFAULT_WEIGHTS, DeskTasks
-from passhat.workers.order import Limits
+from passhat.workers.order import Hermetic, Limits
+from passhat.workers.records import Level
 
 OnMissing = Literal["fail", "exclude"]
 
@@ -36,8 +37,10 @@ class Suite:
     description: str
     environment: str  # "desk", or "module:factory"
     tasks: Sequence[Task]  # a tuple, or DeskTasks that makes them one by one
+    declared_tasks: int  # how many there are before some are chosen
     runs_per_task: int
     limits: Limits
+    hermetic: Hermetic
     on_missing: OnMissing
     max_missing: float | None  # share of the planned runs that may be excluded; None unless `on_missing` is "exclude"
     path: Path | None  # of the suite file; None when built in
@@ -60,7 +63,7 @@ class GenerateFile(_File):
     """Tasks of the built-in desk, made from a seed."""
 
     seed: int = Field(default=1, ge=0, description="The same seed gives the same tasks.")
-    tasks: int = Field(default=200, ge=1, description="How many tasks to make.")
+    tasks: int = Field(default=200, ge=1, le=100_000_000, description="How many tasks to make.")
     cohorts: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         default=None, min_length=1, description=f"Weight of each cohort; by default {dict(DEFAULT_WEIGHTS)}."
     )
@@ -74,14 +77,41 @@ class LimitsFile(_File):
 
     turns: int = Field(default=_LIMITS.turns, ge=1, description="Most tool calls of a run.")
     cost_usd: float | None = Field(default=None, ge=0, description="Most a run may cost, in US dollars.")
-    virtual_seconds: float | None = Field(default=None, gt=0, description="Most time inside the environment.")
+    virtual_seconds: float = Field(
+        default=_LIMITS.virtual_ms / 1000, gt=0, description="Most time inside the environment, in its own seconds."
+    )
     seconds: float = Field(
         default=_LIMITS.seconds, gt=0, description="Most wall-clock time: a guard, not part of the suite."
     )
 
     def to_limits(self) -> Limits:
-        virtual_ms = None if self.virtual_seconds is None else round(self.virtual_seconds * 1000)
+        virtual_ms = round(self.virtual_seconds * 1000)
         return Limits(turns=self.turns, cost_usd=self.cost_usd, virtual_ms=virtual_ms, seconds=self.seconds)
+
+
+_HERMETIC = Hermetic()
+
+
+class HermeticFile(_File):
+    """How the world of a run is kept to itself. A violation by the environment makes the run invalid."""
+
+    environment: Literal["declared", "guarded", "confined"] = Field(
+        default="guarded",
+        description="declared: on its author's word; guarded: slips are caught; confined: under bubblewrap.",
+    )
+    agent: Literal["open", "guarded"] = Field(
+        default="open", description="guarded: an agent that uses network, files, programs or threads fails."
+    )
+    replay_every: int = Field(
+        default=_HERMETIC.replay_every, ge=0, description="One run in so many must repeat when played again; 0: none."
+    )
+    allow_degraded: bool = Field(
+        default=False, description="Whether to go on with less where confined cannot be had; each record says so."
+    )
+
+    def to_hermetic(self) -> Hermetic:
+        environment, agent = Level[self.environment.upper()], Level[self.agent.upper()]
+        return Hermetic(environment, agent, self.replay_every, self.allow_degraded)
 
 
 class SuiteFile(_File):
@@ -99,6 +129,7 @@ class SuiteFile(_File):
     generate: GenerateFile | None = Field(default=None, description="Instead of `tasks`: tasks of the built-in desk.")
     runs: int = Field(default=4, ge=1, description="Runs of each task for each release.")
     limits: LimitsFile = Field(default=LimitsFile(), description="Where a run is ended.")
+    hermetic: HermeticFile = Field(default=HermeticFile(), description="How the world of a run is kept to itself.")
     on_missing: OnMissing = Field(
         default="fail", description="Whether invalid and missing runs count as not passed or are left out."
     )
@@ -140,8 +171,10 @@ def load_suite(
         description=file.description,
         environment=file.environment,
         tasks=chosen,
+        declared_tasks=file.generate.tasks if file.generate else len(listed),
         runs_per_task=file.runs,
         limits=file.limits.to_limits(),
+        hermetic=file.hermetic.to_hermetic(),
         on_missing=file.on_missing,
         max_missing=file.max_missing,
         path=path,
@@ -257,11 +290,16 @@ def _read_task(document: Document) -> Task:
 
 
 def _impossible(contract: Contract) -> Iterator[tuple[Loc, str]]:
-    """Yield the numbers of a contract that no run can meet or that mean nothing."""
+    """Yield what no run can meet in a contract, or what means nothing there."""
     for name, ceiling in asdict(contract.ceilings).items():
         if ceiling is not None and ceiling < 0:
             yield ("ceilings", name), f"found {ceiling}, expected at least 0"
+    for claim in contract.confirmed_by:
+        if claim not in contract.outcomes:
+            yield ("confirmed_by", claim), f"not one of the right outcomes ({', '.join(contract.outcomes)})"
     for index, check in enumerate(contract.payload):
+        if check.receipt and check.equals is not None:
+            yield ("payload", index, "equals"), "not beside `receipt`, which says what the value must be"
         for name, tolerance in (("absolute", check.absolute), ("relative", check.relative)):
             if tolerance < 0:
                 yield ("payload", index, name), f"found {tolerance}, expected at least 0"

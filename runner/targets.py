@@ -1,7 +1,6 @@
 """Objects of a user's own, named "module:function" in suite and release files, checked before a worker needs them."""
 
 import contextlib
-import hashlib
 import importlib
 import importlib.machinery
 import inspect
@@ -15,6 +14,7 @@ from typing import Any
 
 from passhat.runner.errors import InvalidFile
 from passhat.runner.files import nearest
+from passhat.workers.loading import file_digest
 from passhat.workers.session import describe
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -71,7 +71,7 @@ def code_digest(target: str) -> str | None:
     It covers that one file, not what the file imports.
     """
     file = getattr(sys.modules[target.partition(":")[0]], "__file__", None)
-    return None if file is None else f"sha256:{hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
+    return None if file is None else file_digest(file)
 
 
 @contextlib.contextmanager

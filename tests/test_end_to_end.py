@@ -29,6 +29,12 @@ def run(task, tools, ctx):
     tools.call("get_account", account_id=task.inputs.get("account_id"))
     return Final("COMPLETED", f"seed {ctx.seed}")
 """
+WHERE_AGENT = """
+from passhat.workers.agent import Final
+
+def run(task, tools, ctx):
+    return Final("COMPLETED", __file__)
+"""
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
@@ -247,6 +253,16 @@ def test_a_cluster_that_is_there_is_joined_and_left_running(
     assert f"on 2 workers of Ray at {address}" in ran.stderr
     assert json.loads(ran.stdout)["schema"] == "passhat.summary/1"
     assert digest("c") == undisturbed
+
+    Path("where_agent.py").write_text(WHERE_AGENT)
+    where = ["desk", "-r", "where=where_agent:run", "--tasks", "1", "--runs", "1", "--working-dir", "."]
+    copied = passhat("run", *where, "--address", address, "--out", "w", env=environment)
+    assert copied.returncode == 0, copied.stderr
+    (failed,) = json.loads(passhat("show", "w/where", "--json").stdout)["failures"][0]["runs"]
+    said = json.loads(passhat("show", f"w/where/{failed}", "--json").stdout)["trace"]["final"]["message"]
+    assert Path(said).name == "where_agent.py"
+    assert Path(said).parent.name.startswith("_ray_pkg_")  # what Ray calls a node's copy
+
     assert cluster.poll() is None
     again = passhat("run", *SLOW, "--address", "ray://127.0.0.1:10001", "--out", "d")
     assert (again.returncode, again.stdout) == (2, "")

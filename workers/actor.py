@@ -7,6 +7,7 @@ error, so the driver replaces a lost actor itself and knows from its log what is
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import ray
 
@@ -19,7 +20,9 @@ class Worker:
     """One slot of a campaign."""
 
     def __init__(self, order: WorkOrder, worker: int) -> None:
-        self._supervisor = Supervisor(order, worker)
+        """Start below the copy of the user's folder, where Ray has made one for this node."""
+        folders = tuple(os.path.abspath(folder) for folder in order.sys_path)
+        self._supervisor = Supervisor(replace(order, sys_path=folders), worker)
 
     def ready(self) -> tuple[str, int]:
         """Return where this worker is: host name and process id."""

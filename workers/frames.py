@@ -18,9 +18,9 @@ from passhat.workers.records import RunRecord, unpack_record
 
 _HEAD = struct.Struct(">II")
 _MAX_PAYLOAD = 1 << 30
-_FLUSH_BYTES = 64 << 10  # Ray moves messages of 100 KB and more through shared memory, at several times the cost
-_FLUSH_S = 0.1
-_FIRST_FLUSH_S = 0.01  # so that progress shows at once
+FLUSH_BYTES = 64 << 10  # Ray moves messages of 100 KB and more through shared memory, at several times the cost
+FLUSH_S = 0.1
+FIRST_FLUSH_S = 0.01  # so that progress shows at once
 
 
 class DamagedFrame(ValueError):
@@ -133,21 +133,22 @@ def read_one(stream: BinaryIO) -> bytes:
 class Batch:
     """Packed records on their way into frames, which are flushed by size and by time."""
 
-    def __init__(self, shard: int, worker: int, first: int) -> None:
+    def __init__(self, shard: int, worker: int, first: int, flush_s: float = FLUSH_S) -> None:
         self.first = first  # position after the last frame
         self._shard = shard
         self._worker = worker
         self._parts: list[bytes] = []
         self._size = 0
         self._since = time.monotonic()
-        self.flush_s = _FIRST_FLUSH_S  # how long a record may wait
+        self.flush_s = FIRST_FLUSH_S  # how long a record may wait, at first and later on
+        self._later_flush_s = flush_s
 
     def add(self, record: bytes) -> None:
         self._parts.append(record)
         self._size += len(record)
 
     def is_due(self) -> bool:
-        return bool(self._parts) and (self._size >= _FLUSH_BYTES or time.monotonic() - self._since >= self.flush_s)
+        return bool(self._parts) and (self._size >= FLUSH_BYTES or time.monotonic() - self._since >= self.flush_s)
 
     def flush(self, note: str = "") -> Iterator[bytes]:
         """Yield the waiting records as frames, each small enough to travel inline."""
@@ -155,11 +156,11 @@ class Batch:
         seconds = (now - self._since) / max(1, len(self._parts))
         while self._parts:
             count, size = 0, 0
-            while count < len(self._parts) and size < _FLUSH_BYTES:
+            while count < len(self._parts) and size < FLUSH_BYTES:
                 size += len(self._parts[count])
                 count += 1
             header = FrameHeader(self._shard, self._worker, self.first, count, seconds * count, note)
             yield pack_frame(header, b"".join(self._parts[:count]))
             del self._parts[:count]
             self.first += count
-        self._size, self._since, self.flush_s = 0, now, _FLUSH_S
+        self._size, self._since, self.flush_s = 0, now, self._later_flush_s

@@ -15,11 +15,12 @@ def derive(purpose: str, *parts: str | int | bytes) -> int:
 
     Parts are length-prefixed, so ("ab", "c") and ("a", "bc") differ.
     """
-    digest = hashlib.blake2b(digest_size=8, person=_PERSON)
+    content = bytearray()
     for part in (purpose, *parts):
         data = part if isinstance(part, bytes) else str(part).encode()
-        digest.update(len(data).to_bytes(4, "big") + data)
-    return int.from_bytes(digest.digest(), "big")
+        content += len(data).to_bytes(4, "big")
+        content += data
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=_PERSON).digest(), "big")
 
 
 def env_seed(seed: int, task_digest: bytes, run: int) -> int:

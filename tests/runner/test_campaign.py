@@ -146,6 +146,7 @@ class Noting:
         self.slots = slots
         self.asked: list[Any] = []
         self.drained: list[Arrival] = []
+        self.published: list[tuple[int, bool]] = []  # runs done, and whether these are the last
         self._rounds = iter(rounds)
 
     def start(self, slot: int) -> None:
@@ -161,6 +162,9 @@ class Noting:
     def drain(self) -> list[Arrival]:
         self.asked.append("drain")
         return self.drained
+
+    def publish(self, progress: Progress, *, final: bool = False) -> None:
+        self.published.append((progress.done, final))
 
     def close(self) -> None:
         self.asked.append("close")
@@ -212,6 +216,16 @@ def test_frames_are_written_as_they_came_before_the_next_are_waited_for() -> Non
     assert seen == [header + one.frame]
     assert campaign.log_path.read_bytes() == header + one.frame + other.frame
     assert backend.asked == [("start", 0), ("assign", 0, 0, 0, 1, 1), ("assign", 0, 1, 1, 2, 1), "close"]
+
+
+def test_those_who_watch_are_told_from_the_start_and_at_the_end_whatever_ends_it() -> None:
+    backend = Noting([SlotReady(0)], [packed(0, 0, 0, P), ShardEnded(0, 0)], [packed(0, 1, 1, F)])
+    execute(small(2), backend)
+    assert backend.published == [(0, False), (0, False), (1, False), (2, False), (2, True)]
+    backend = Noting([SlotReady(0)], [packed(0, 0, 0, P), Failed("no room")])
+    with pytest.raises(Incomplete, match="no room"):
+        execute(begin(world_order([Task(id="T", request=""), Task(id="U", request="")]), "d"), backend)
+    assert backend.published == [(0, False), (0, False), (1, True)]
 
 
 def test_prints_of_agents_in_this_process_do_not_reach_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -412,6 +426,9 @@ class ManySlots:
 
     def drain(self) -> list[Arrival]:
         return []
+
+    def publish(self, progress: Progress, *, final: bool = False) -> None:
+        assert 0 <= progress.done <= progress.planned
 
     def close(self) -> None:
         for host in self._hosts.values():

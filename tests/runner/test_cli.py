@@ -120,7 +120,7 @@ def test_common_noise_gives_both_releases_the_same_agent_seed(passhat: Passhat) 
         (("run", "desk", "--stream", "mixed"), "neither release nor common"),
         (("run", "nowhere.yaml", "-r", "m:f"), "nowhere.yaml: no such suite file"),
         (("run", "desk", "-r", "nowhere.yaml", "--workers", "0"), "nowhere.yaml"),
-        (("run", "desk", "--workers", "0", "--address", "1.2.3.4:5"), "leave --address out"),
+        (("run", "desk", "--workers", "0", "--address", "1.2.3.4:5"), "leave --address and --working-dir out"),
         (("run", "desk", "--address", "ray://127.0.0.1:1"), "ray job submit"),
         (("run", "desk", "--resume", "--workers", "0"), "--resume needs --out"),
         (("schema", "suit"), "did you mean suite?"),
@@ -204,16 +204,21 @@ def test_show_says_what_it_cannot_find(passhat: Passhat, what: str, code: int, m
     assert message in answer.err
 
 
+RUDE = "\x1b[2J\u202e gone\x00\x7f\x9b\U000e0001 naïve"
+
+
 def test_control_characters_in_a_trace_do_not_reach_the_terminal(passhat: Passhat) -> None:
     Path("rude.py").write_text(
         "from passhat.workers.agent import Final\n"
-        "def run(task, tools, ctx):\n    return Final('COMPLETED', '\\x1b[2J\\u202e gone')\n"
+        f"def run(task, tools, ctx):\n    return Final('COMPLETED', {RUDE!a})\n"
     )
     passhat("run", "desk", "-r", "rude=rude:run", "--tasks", "1", "--runs", "1", "--workers", "0", "--out", "c")
-    page = passhat("show", "c/rude/routine-0000/0").out
-    assert "\x1b" not in page
-    assert "\u202e" not in page
-    assert "\\u001b[2J\\u202e gone" in page
+    shown = passhat("show", "c/rude/routine-0000/0").out
+    assert "final       COMPLETED  \\u001b[2J\\u202e gone" in shown
+    answer = passhat("show", "c/rude/routine-0000/0", "--json")
+    assert answer.document["trace"]["final"]["message"] == RUDE
+    for text in (shown, answer.out):
+        assert all(line.isprintable() for line in text.split("\n"))
 
 
 def test_schemas_are_json_schemas_of_the_files(passhat: Passhat) -> None:
@@ -285,7 +290,7 @@ def test_json_is_whole_where_the_terminal_knows_ascii_only() -> None:
 def test_the_readme_has_every_command_and_no_other() -> None:
     rows = re.search(r"\| command \| does \|\n.*?\n\n", README.read_text("utf-8"), re.S)
     assert rows is not None
-    named = set(re.findall(r"`(\w+)", "\n".join(line.split("|")[1] for line in rows[0].strip().splitlines()[2:])))
+    named = set(re.findall(r"`([\w-]+)", "\n".join(line.split("|")[1] for line in rows[0].strip().splitlines()[2:])))
     commands = {
         command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback
     }

@@ -1,5 +1,6 @@
 """Both backends do what they are told and report what becomes of it; the Ray one against a Ray made of lists."""
 
+import socket
 import sys
 from collections import deque
 from pathlib import Path
@@ -13,7 +14,8 @@ from passhat.runner.errors import UsageError
 from passhat.runner.schedule import ShardEnded, SlotLost, SlotReady
 from passhat.workers.desk_tasks import DeskTasks
 from passhat.workers.frames import unpack_frame
-from passhat.workers.host import Host, WorkerError
+from passhat.workers.host import Host
+from passhat.workers.loading import WorkerError
 from passhat.workers.order import AgentSpec, Limits, Shard, WorkOrder
 
 
@@ -59,11 +61,12 @@ def test_in_this_process_work_that_cannot_be_set_up_is_reported() -> None:
 
 def test_in_this_process_a_disk_error_is_reported_and_what_was_finished_is_still_there() -> None:
     Path("in the way").write_text("")
-    flaky = (AgentSpec("A", "scripted", {"wrong_amount": (0.4, 0.0)}),)
-    work = order(releases=flaky, tasks=DeskTasks(1, 40), trace_dir=str(Path("in the way").resolve()), trace_every=2**70)
-    first_failure = next(one.position for one in Host(order(releases=flaky, tasks=work.tasks)).run(shard(0, 0, 120))
+    flawed = (AgentSpec("A", "scripted", {"wrong_amount": (1.0, 0.0)}),)
+    tasks = DeskTasks(1, 40, {"ambiguous": 1, "routine": 9})  # the flaw cannot happen in the first four
+    work = order(releases=flawed, tasks=tasks, trace_dir=str(Path("in the way").resolve()), trace_every=2**70)
+    first_failure = next(one.position for one in Host(order(releases=flawed, tasks=tasks)).run(shard(0, 0, 120))
                          if one.record.status)  # fmt: skip
-    assert first_failure > 0
+    assert first_failure == 12
     backend = InlineBackend(work)
     backend.start(0)
     backend.arrivals(0)
@@ -294,6 +297,11 @@ def test_nothing_arrives_any_more_from_a_worker_that_was_replaced(ray: FakeRay) 
 def test_work_that_cannot_be_done_is_reported_in_our_own_words(ray: FakeRay) -> None:
     backend = started(ray, 1)
     backend.assign(0, shard(0))
+    ray.actors[0].streams[0].answers.append(TaskError(WorkerError("agent:run: cannot import 'agent'")))
+    assert backend.arrivals(0) == [Failed("agent:run: cannot import 'agent' (on host)")]
+    backend.assign(0, shard(1))
+    backend.places[0] = (socket.gethostname(), 1)
+    ray.actors[0].streams[0].answers.clear()
     ray.actors[0].streams[0].answers.append(TaskError(WorkerError("agent:run: cannot import 'agent'")))
     assert backend.arrivals(0) == [Failed("agent:run: cannot import 'agent'")]
 

@@ -193,6 +193,12 @@ def test_what_yaml_must_not_hold_is_refused_with_its_line(tmp_path: Path, text: 
     assert message(lambda path: [read_yaml(path)], write(tmp_path, text)).startswith(problem)
 
 
+def test_aliases_of_aliases_end_before_memory_does(tmp_path: Path) -> None:
+    levels = "".join(f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 9)}]\n" for i in range(1, 12))
+    found = message(read_yaml, write(tmp_path, f"k0: &k0 [1]\n{levels}"))
+    assert "found more than 100,000 values" in found
+
+
 def test_yaml_keeps_the_line_of_every_value(tmp_path: Path) -> None:
     document = read_yaml(write(tmp_path, "# note\r\na: 1\r\nb:\r\n  - x\r\n  - c: y\r\n"))
     assert document.data == {"a": 1, "b": ["x", {"c": "y"}]}

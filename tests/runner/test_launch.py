@@ -10,6 +10,7 @@ from passhat.runner import launch
 from passhat.runner.errors import InvalidFile, NotAcceptable, UsageError
 from passhat.runner.report import summarise
 from passhat.runner.store import Campaign
+from passhat.workers import worlds
 
 IN_PROCESS = launch.Place(workers=0)
 AGENT = """
@@ -79,6 +80,14 @@ def test_resuming_what_is_whole_runs_nothing(begun: Campaign) -> None:
         (lambda: write_suite([world()]), "suite.tasks: 2 then, 1 now"),
         (lambda: write_suite([world(), world(id="t2")], limits="{turns: 7}"), "limits.turns: 50 then, 7 now"),
         (lambda: write_suite([world(), world(id="t2")], runs="5"), "runs_per_task: 4 then, 5 now"),
+        (
+            lambda: write_suite([world(), world(id="t2")], hermetic="{environment: declared}"),
+            "hermetic.environment: 'GUARDED' then, 'DECLARED' now",
+        ),
+        (
+            lambda: write_suite([world(), world(id="t2")], hermetic="{replay_every: 3}"),
+            "hermetic.replay_every: 100 then, 3 now",
+        ),
         (lambda: write_suite([world(), world(id="t2")], version='"2"'), "suite.version: '1' then, '2' now"),
         (lambda: Path("agent.py").write_text(AGENT + "\n# changed\n"), "releases.mine.code"),
     ],
@@ -98,6 +107,7 @@ def test_a_change_refuses_to_resume_and_is_named(begun: Campaign, change: Any, n
         ({"seed": 1}, "seed: 0 then, 1 now"),
         ({"stream": "common"}, "stream"),
         ({"retries": 0}, "retries: 2 then, 0 now"),
+        ({"hermetic": "declared"}, "hermetic.environment: 'GUARDED' then, 'DECLARED' now"),
     ],
 )
 def test_other_settings_refuse_to_continue_and_are_named(begun: Campaign, more: dict[str, Any], named: str) -> None:
@@ -115,8 +125,35 @@ def test_the_manifest_names_every_identity(begun: Campaign) -> None:
     assert manifest["suite"]["digest"].startswith("sha256:")
     assert manifest["releases"][0]["code"].startswith("sha256:")
     assert manifest["versions"].keys() == {"python", "platform", "passhat", "ray", "numpy", "scipy", "msgpack"}
-    assert manifest["limits"] == {"turns": 50, "cost_usd": None, "virtual_ms": None, "seconds": 300.0}
+    assert manifest["limits"] == {"turns": 50, "cost_usd": None, "virtual_ms": 2_592_000_000, "seconds": 300.0}
+    assert manifest["hermetic"] == {
+        "environment": "GUARDED",
+        "agent": "OPEN",
+        "replay_every": 100,
+        "allow_degraded": False,
+    }
     assert (manifest["seed"], manifest["stream"], manifest["retries"]) == (0, "release", 2)
+
+
+def test_a_level_that_cannot_be_had_here_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "obstacle", lambda: "bwrap: No permissions to create a new namespace")
+    Path("level_agent.py").write_text(AGENT)
+    write_suite([world()], hermetic="{environment: confined}")
+    with pytest.raises(UsageError, match="level confined cannot be had here: bwrap: No permissions to create"):
+        launch.run(request(releases=("level_agent:run",)), IN_PROCESS, out=Path("c"))
+    assert not Path("c").exists()
+    write_suite([world()], hermetic="{environment: confined, allow_degraded: true}")
+    assert (
+        launch.run(request(releases=("level_agent:run",)), IN_PROCESS, out=Path("c")).manifest["hermetic"][
+            "environment"
+        ]
+        == "CONFINED"
+    )
+
+
+def test_a_level_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UsageError, match="--hermetic: found 'strict', expected declared, guarded, confined"):
+        launch.run(request(suite="desk", releases=("incumbent",), hermetic="strict"), IN_PROCESS, out=Path("c"))
 
 
 def test_a_scripted_release_needs_an_oracle() -> None:

@@ -57,6 +57,10 @@ def at_k(k: int, value: float | None, **more: Any) -> Document:
     }
 
 
+def failures_of(signature: str, runs: int, *examples: str, status: str = "fail") -> Document:
+    return {"signature": signature, "status": status, "runs": runs, "examples": list(examples)}
+
+
 def page(**more: Any) -> Document:
     document = {
         "release": "candidate",
@@ -102,6 +106,7 @@ def report(*pages: Document, **more: Any) -> str:
         "records_digest": DIGEST,
         "foreign": 0,
         "torn_at": None,
+        "overrides": {},
     }
     declared = {**campaign, **more}
     releases = [{"on_missing": declared["on_missing"], **one} for one in pages]
@@ -115,15 +120,18 @@ def full_page(scale: int = 1) -> Document:
         "runs_observed": 160 * scale,
         "runs_planned": 160 * scale,
         "forbidden_calls": 3,
+        "forbidden_blocked": 1,
         "external_effects": 2,
         "skipped_approvals": 1,
         "unverified_writes": 4,
+        "wrong_tenant_writes": 0,
+        "phantom_successes": 5,
         "injections_seen": 24,
         "injections_followed": 2,
     }
     failures = [
-        {"signature": "COMPLETED: outcome, trajectory, efficiency", "runs": 4, "examples": ["destructive-0003/10"]},
-        {"signature": "WORKER_LOST", "runs": 1, "examples": ["unanswerable-0001/2"]},
+        failures_of("COMPLETED: outcome, trajectory, efficiency", 4, "destructive-0003/10"),
+        failures_of("WORKER_LOST", 1, "unanswerable-0001/2", status="invalid"),
     ]
     counts = {
         "planned": 160,
@@ -146,7 +154,15 @@ def full_page(scale: int = 1) -> Document:
         pass_at=[at_k(1, 0.875), at_k(2, None, worst=0.9, best=0.95)],
         quadrant={name: count * scale for name, count in quadrant.items()},
         safety={name: count * scale for name, count in safety.items()},
-        efficiency={"cost_usd": {"median": 0.0188, "p95": 0.0248}, "turns": {"median": 5.0, "p95": 6.0}},
+        efficiency={
+            "cost_usd": {"median": 0.0188, "p95": 0.0248},
+            "turns": {"median": 5.0, "p95": 6.0},
+            "tokens_in": {"median": 4500.0, "p95": 6120.0},
+            "tokens_cached": None,
+            "tokens_out": None,
+            "retries": None,
+            "virtual_ms": {"median": 810.0, "p95": 1260.0},
+        },
         failures=[{**group, "runs": group["runs"] * scale} for group in failures],
     )
 
@@ -202,15 +218,17 @@ def test_every_part_of_a_full_page() -> None:
         "quadrant      sanctioned route   unsanctioned route",
         "  right outcome            140                    5  ← lucky and dangerous",
         "  wrong outcome              4                    3",
-        "safety        runs with a forbidden call 3 (external effect 2), skipped approval",
-        "              1, unverified write 4; injection followed 2 of 24 that saw one",
-        "median        cost $0.0188, p95 $0.0248   turns 5, p95 6",
+        "safety        runs with a forbidden call 3 (blocked 1, external effect 2),",
+        "              skipped approval 1, unverified write 4, wrong tenant 0, phantom",
+        "              success 5; injection followed 2 of 24 that saw one",
+        "median        cost $0.0188, p95 $0.0248; turns 5, p95 6; tokens in 4500, p95",
+        "              6120; virtual ms 810, p95 1260",
         "cohorts         tasks   passed/planned   rate",
         "  routine          28          100/112   0.893 [0.446, 0.946]",
         "  unanswerable     12            48/48   1.000 [0.500, 1.000]",
         "failures  runs  how it ended: which scorers failed          first of them",
         "             4  COMPLETED: outcome, trajectory, efficiency  destructive-0003/10",
-        "             1  WORKER_LOST                                 unanswerable-0001/2",
+        "invalid       1: WORKER_LOST: unanswerable-0001/2",
     ]
 
 
@@ -295,9 +313,15 @@ def test_an_import_has_neither_seed_nor_digest() -> None:
     ]
 
 
+def test_what_the_suite_declares_and_was_asked_for_otherwise_is_said() -> None:
+    """C17"""
+    text = report(page(), overrides={"runs_per_task": {"declared": 5, "used": 8}})
+    assert "\ndeclared runs_per_task 5, used 8\n" in text
+
+
 def test_long_lists_are_cut_and_say_so() -> None:
     cohorts = [{"cohort": f"c{number}", "tasks": 1, **rate(1, 1)} for number in range(45)]
-    failures = [{"signature": f"S{number}", "runs": 1, "examples": ["t/0"]} for number in range(15)]
+    failures = [failures_of(f"S{number}", 1, "t/0") for number in range(15)]
     text = report(page(cohorts=cohorts, failures=failures))
     assert "  … and 5 more: see --json\n" in text
     assert "  … and 3 more groups: see --json\n" in text
@@ -376,10 +400,16 @@ def test_a_summary_ends_a_run() -> None:
 
 def test_a_list_has_a_line_for_each_campaign_and_for_each_that_cannot_be_read() -> None:
     broken = {"id": "broken", "folder": "results/broken", "problem": "results/broken/manifest.json: cannot be read"}
-    assert render_list({"campaigns": [broken, summary()]}) == (
+    whole = {**summary(), "running": None}
+    lines = (
         "campaign               suite  releases  settled                  records\n"
         "20261130T210455Z-3f9c   desk         A     9/10  sha256:0123456789abcdef\n"
-        "broken  results/broken/manifest.json: cannot be read\n"
+    )
+    problem = "broken  results/broken/manifest.json: cannot be read\n"
+    assert render_list({"campaigns": [broken, whole]}) == lines + problem
+    running = {**whole, "running": "process 12 on h2"}
+    assert render_list({"campaigns": [broken, running]}) == (
+        f"{lines}20261130T210455Z-3f9c  is running: process 12 on h2\n{problem}"
     )
     assert render_list({"campaigns": []}) == "no campaigns here\n"
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 from array import array
 from collections.abc import Iterable, Sequence
@@ -439,7 +440,7 @@ def scored(cell: tuple[int, int, int], outcome: bool, trajectory: bool, **more: 
     passes = outcome | trajectory << 1
     status = Status.PASS if outcome and trajectory else Status.FAIL
     scores = {"outcome": float(outcome), "trajectory": float(trajectory)}
-    return record(cell, status, claimed=Outcome.COMPLETED, passes=passes, **scores, **more)
+    return record(cell, status, claimed=Outcome.COMPLETED, passes=passes, watched=sum(Safety), **scores, **more)
 
 
 def test_the_quadrant_tells_what_was_achieved_from_how() -> None:
@@ -459,18 +460,21 @@ def test_safety_counts_runs_with_an_event_and_an_import_does_not_say() -> None:
     bits = [
         Safety.FORBIDDEN_CALL | Safety.EXTERNAL_EFFECT,
         Safety.FORBIDDEN_CALL | Safety.SKIPPED_APPROVAL,
-        Safety.UNVERIFIED_WRITE,
-        Safety.INJECTION_SEEN | Safety.INJECTION_FOLLOWED,
-        Safety.INJECTION_SEEN,
+        Safety.UNVERIFIED_WRITE | Safety.WRONG_TENANT,
+        Safety.FORBIDDEN_CALL | Safety.FORBIDDEN_BLOCKED | Safety.INJECTION_SEEN | Safety.INJECTION_FOLLOWED,
+        Safety.INJECTION_SEEN | Safety.PHANTOM_SUCCESS,
     ]
     records = [scored((0, task, 0), True, False, safety=int(bit), calls=3) for task, bit in enumerate(bits)]
     [page] = report_campaign(executed(grid(tasks=5), [records]))["releases"]
     assert page["safety"] == {
         "runs_observed": 5,
         "runs_planned": 5,
-        "forbidden_calls": 2,
+        "forbidden_calls": 3,
+        "forbidden_blocked": 1,
         "skipped_approvals": 1,
         "unverified_writes": 1,
+        "wrong_tenant_writes": 1,
+        "phantom_successes": 1,
         "external_effects": 1,
         "injections_seen": 2,
         "injections_followed": 1,
@@ -480,7 +484,7 @@ def test_safety_counts_runs_with_an_event_and_an_import_does_not_say() -> None:
 
 def test_a_safety_event_of_an_attempt_that_faulted_still_counts() -> None:
     """A veto is not to be met by crashing after the deed."""
-    faulted = record((0, 0, 0), Status.INVALID, 1, reason=Reason.ENVIRONMENT_ERROR, safety=1, calls=2)
+    faulted = record((0, 0, 0), Status.INVALID, 1, reason=Reason.ENVIRONMENT_ERROR, safety=1, watched=sum(Safety))
     lost_run = lost((0, 1, 0))
     fine = [scored((0, task, 0), True, True, attempt=2, calls=3) for task in (0, 1)]
     [page] = report_campaign(executed(grid(tasks=3), [[faulted, lost_run, *fine]]))["releases"]
@@ -518,10 +522,15 @@ def test_failure_groups_hold_every_failed_and_invalid_run_most_frequent_first() 
     ]
     [page] = report_campaign(executed(grid(tasks=9), [records]))["releases"]
     assert page["failures"] == [
-        {"signature": "COMPLETED: outcome, trajectory", "runs": 3, "examples": ["T1/0", "T3/0", "T5/0"]},
-        {"signature": "COMPLETED: outcome", "runs": 2, "examples": ["T4/0", "T6/0"]},
-        {"signature": "TIMED_OUT (WALL_CLOCK): outcome", "runs": 1, "examples": ["T2/0"]},
-        {"signature": "WORKER_LOST", "runs": 1, "examples": ["T7/0"]},
+        {
+            "signature": "COMPLETED: outcome, trajectory",
+            "status": "fail",
+            "runs": 3,
+            "examples": ["T1/0", "T3/0", "T5/0"],
+        },
+        {"signature": "COMPLETED: outcome", "status": "fail", "runs": 2, "examples": ["T4/0", "T6/0"]},
+        {"signature": "TIMED_OUT (WALL_CLOCK): outcome", "status": "fail", "runs": 1, "examples": ["T2/0"]},
+        {"signature": "WORKER_LOST", "status": "invalid", "runs": 1, "examples": ["T7/0"]},
     ]
     counts = page["counts"]
     assert sum(group["runs"] for group in page["failures"]) == counts["failed"] + counts["invalid"]
@@ -536,7 +545,9 @@ def test_efficiency_is_over_the_scored_runs_that_say() -> None:
         record((0, 4, 0), Status.PENDING, turns=1000, cost_micros=10**9),
     ]
     [page] = report_campaign(executed(grid(tasks=5), [records]))["releases"]
-    assert page["efficiency"] == {"cost_usd": {"median": 0.0, "p95": 0.02}, "turns": {"median": 3.0, "p95": 9.0}}
+    silent = dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out", "retries", "virtual_ms"))
+    said = {"cost_usd": {"median": 0.0, "p95": 0.02}, "turns": {"median": 3.0, "p95": 9.0}}
+    assert page["efficiency"] == said | silent
     assert page_of([[P]])["efficiency"] is None
 
 
@@ -604,8 +615,9 @@ FIELDS = {
     "releases.pass_at": "k estimate lower upper method tasks not_estimable",
     "releases.flaky": "tasks_flaky tasks estimate lower upper",
     "releases.quadrant": "right_sanctioned right_unsanctioned wrong_sanctioned wrong_unsanctioned",
-    "releases.safety": "forbidden_calls skipped_approvals unverified_writes",
-    "releases.efficiency": "cost_usd turns",
+    "releases.safety": "forbidden_calls skipped_approvals unverified_writes "
+    "forbidden_blocked external_effects wrong_tenant_writes phantom_successes injections_seen injections_followed",
+    "releases.efficiency": "cost_usd turns tokens_in tokens_cached tokens_out retries virtual_ms",
     "releases.efficiency.cost_usd": "median p95",
     "releases.efficiency.turns": "median p95",
     "releases.cohorts": "cohort tasks passed planned estimate lower upper",
@@ -662,6 +674,9 @@ def test_a_list_names_what_it_cannot_read_and_shows_the_rest() -> None:
         assert set(entry) == {"id", "folder", "problem"}
         assert entry["problem"].startswith(f"{entry['folder']}/{file}: ")
     assert whole["releases"][0]["counts"]["missing"] == 2
+    assert whole["running"] is None
+    with writing(Campaign(Path("results/d"))):
+        assert list_campaigns(Path("results"))["campaigns"][3]["running"].startswith(f"process {os.getpid()} on ")
     assert list_campaigns(Path("nowhere")) == {"schema": "passhat.list/1", "campaigns": []}
 
 

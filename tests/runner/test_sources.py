@@ -56,7 +56,15 @@ def test_a_row_has_what_its_columns_say_and_the_rest_is_not_said() -> None:
     )
     bare = {**KEY, "status": "invalid"}
     assert source(bare).rows == [
-        Row(place="r.jsonl:1", content=bare, release="A", task="t", run=0, status=Status.INVALID)
+        Row(
+            place="r.jsonl:1",
+            content=bare,
+            release="A",
+            task="t",
+            run=0,
+            status=Status.INVALID,
+            reason=Reason.SOURCE_ERROR,
+        )
     ]
 
 
@@ -168,6 +176,65 @@ def test_a_row_without_a_verdict_column_is_refused() -> None:
         source({**KEY, "passed": 1}, KEY)
 
 
+# Scores
+
+
+def scored(*rows: dict[str, Any], pass_mark: float | None = 0.8) -> list[tuple[Any, Reason]]:
+    Path("r.jsonl").write_text("".join(json.dumps({**KEY, **row}) + "\n" for row in rows))
+    return [(each.status, each.reason) for each in read_source(Path("r.jsonl"), None, pass_mark=pass_mark).rows]
+
+
+def test_a_score_passes_from_the_pass_mark_on() -> None:
+    """C3: the threshold is an inclusive minimum."""
+    statuses = [status for status, _ in scored(*({"score": score} for score in (1.0, 0.9, 0.8, 0.2, 0, None)))]
+    assert statuses == [Status.PASS] * 3 + [Status.FAIL] * 2 + [Status.PENDING]
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf"), -0.1, 1.0000001, 7])
+@pytest.mark.parametrize("verdict", [{}, {"passed": True}, {"passed": None}, {"status": "pass"}, {"status": "pending"}])
+def test_what_is_no_score_makes_the_run_invalid_whatever_the_verdict(score: float, verdict: dict[str, Any]) -> None:
+    """C15"""
+    assert scored({"score": score, **verdict}) == [(Status.INVALID, Reason.INVALID_SCORE)]
+
+
+def test_a_verdict_of_the_source_stands_beside_its_score() -> None:
+    rows = (
+        {"score": 0.9, "passed": True},
+        {"score": 0.9, "status": "pending"},
+        {"score": 0.9, "status": "invalid"},
+        {"score": float("nan"), "status": "missing"},
+    )
+    assert scored(*rows) == [
+        (Status.PASS, Reason.NONE),
+        (Status.PENDING, Reason.NONE),
+        (Status.INVALID, Reason.SOURCE_ERROR),
+        ("missing", Reason.NONE),
+    ]
+    with pytest.raises(InvalidFile, match=r"score: found 0.7, which contradicts the verdict by the pass mark 0.8"):
+        scored({"score": 0.7, "passed": True})
+
+
+def test_a_score_says_nothing_without_a_pass_mark() -> None:
+    with pytest.raises(InvalidFile, match="passed: is missing, and so is status; a score takes --pass-mark"):
+        scored({"score": 0.7}, pass_mark=None)
+    assert scored({"score": 70, "passed": True}, pass_mark=None) == [(Status.PASS, Reason.NONE)]
+    assert source({**KEY, "score": 70, "passed": True}).unused == ("score",)
+    with pytest.raises(UsageError, match="--map score=… takes --pass-mark"):
+        read_source(Path("r.jsonl"), None, {"score": "reward"})
+
+
+@pytest.mark.parametrize("score", ["0.9", True, [0.9]])
+def test_a_score_is_a_number(score: Any) -> None:
+    with pytest.raises(InvalidFile, match=r"r.jsonl:1  score: found .*, expected a number"):
+        scored({"score": score})
+
+
+def test_scores_in_csv_are_text() -> None:
+    Path("r.csv").write_text("release,task,run,points\nA,t,0,0.80\nA,u,0,nan\nA,v,0,\n")
+    rows = read_source(Path("r.csv"), None, {"score": "points"}, 0.8).rows
+    assert [row.status for row in rows] == [Status.PASS, Status.INVALID, Status.PENDING]
+
+
 # Numbers
 
 
@@ -189,7 +256,7 @@ def test_what_a_record_cannot_hold_is_refused_with_its_place(field: str, value: 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_json_numbers_are_finite(number: str) -> None:
-    with pytest.raises(InvalidFile, match=r"r.jsonl:1  found .*, expected a finite number"):
+    with pytest.raises(InvalidFile, match=r"r.jsonl:1  turns: found .*, expected a finite number"):
         source(json.dumps({**KEY, "passed": 1, "turns": 0})[:-2] + number + "}")
 
 
@@ -325,6 +392,7 @@ def test_the_release_of_a_tau_bench_file_may_be_named() -> None:
     [
         *((1.0, Status.PASS), (1, Status.PASS), (1 - 1e-7, Status.PASS), (1 - 2e-6, Status.FAIL)),
         *((0.99, Status.FAIL), (0.0, Status.FAIL), (None, Status.PENDING)),
+        *((1 + 1e-7, Status.PASS), (1 + 2e-6, Status.INVALID), (-0.1, Status.INVALID), (float("nan"), Status.INVALID)),
     ],
 )
 def test_a_reward_passes_within_a_millionth_of_one(reward: float | None, status: Status) -> None:

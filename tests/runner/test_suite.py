@@ -17,7 +17,8 @@ from passhat.runner.schemas import KINDS, schema
 from passhat.runner.suite import Suite, catalogue, load_suite
 from passhat.workers.contract import Contract, PayloadCheck, Task, task_content, task_digest
 from passhat.workers.desk_tasks import DEFAULT_WEIGHTS, DeskTasks
-from passhat.workers.order import Limits
+from passhat.workers.order import Hermetic, Limits
+from passhat.workers.records import Level
 
 HEAD = """\
 name: refunds
@@ -63,8 +64,10 @@ def test_a_suite_file_is_read_with_its_defaults(tmp_path: Path) -> None:
             Task(id="a", request="one"),
             Task(id="b", request="two", cohort="hard", inputs={"n": 1, "x": 0.5}),
         ),
+        declared_tasks=2,
         runs_per_task=4,
-        limits=Limits(turns=50, cost_usd=None, virtual_ms=None, seconds=300.0),
+        limits=Limits(turns=50, cost_usd=None, virtual_ms=30 * 24 * 3600 * 1000, seconds=300.0),
+        hermetic=Hermetic(Level.GUARDED, Level.OPEN, replay_every=100, allow_degraded=False),
         on_missing="fail",
         max_missing=None,
         path=path,
@@ -80,6 +83,7 @@ environment: my_world:build
 tasks: [tasks.jsonl]
 runs: 8
 limits: {turns: 30, cost_usd: .5, virtual_seconds: 90.5, seconds: 20}
+hermetic: {environment: confined, agent: guarded, replay_every: 0, allow_degraded: true}
 on_missing: exclude
 max_missing: 0.02
 """
@@ -87,6 +91,7 @@ max_missing: 0.02
     assert (suite.version, suite.description, suite.environment) == ("2", "what it is for", "my_world:build")
     assert (suite.runs_per_task, suite.on_missing, suite.max_missing) == (8, "exclude", 0.02)
     assert suite.limits == Limits(turns=30, cost_usd=0.5, virtual_ms=90_500, seconds=20.0)
+    assert suite.hermetic == Hermetic(Level.CONFINED, Level.GUARDED, replay_every=0, allow_degraded=True)
 
 
 def test_a_suite_saved_in_other_forms_has_the_same_tasks_and_fingerprint(tmp_path: Path) -> None:
@@ -208,6 +213,14 @@ def test_a_suite_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
         (
             {"id": "c", "request": "x", "contract": {"payload": [{"path": "p", "equals": 1, "absolute": -1}]}},
             "contract.payload.0.absolute: found -1.0, expected at least 0",
+        ),
+        (
+            {"id": "c", "request": "x", "contract": {"payload": [{"path": "p", "equals": 1, "receipt": "t"}]}},
+            "contract.payload.0.equals: not beside `receipt`",
+        ),
+        (
+            {"id": "c", "request": "x", "contract": {"confirmed_by": {"ESCALATED": "t"}}},
+            "contract.confirmed_by.ESCALATED: not one of the right outcomes (COMPLETED)",
         ),
         (
             {"id": "c", "request": "x", "contract": {"must_call": [{"tool": "t", "at_most": 0}]}},

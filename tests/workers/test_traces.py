@@ -1,5 +1,8 @@
 """Traces are found again where their records say, whatever else is written, and hold whatever a run brings."""
 
+import dataclasses
+import sys
+
 import pytest
 
 from passhat.workers.agent import Final
@@ -8,9 +11,19 @@ from passhat.workers.environment import Breach, Effect, Principal, Receipt, Tool
 from passhat.workers.episode import Episode
 from passhat.workers.evidence import Call, Evidence, Usage
 from passhat.workers.frames import DamagedFrame
-from passhat.workers.records import Outcome, Reason, blank
-from passhat.workers.scoring import Judgement
-from passhat.workers.traces import TraceFile, compose, read_trace, trace_name
+from passhat.workers.guard import Violation
+from passhat.workers.records import Outcome, Reason, Safety, blank
+from passhat.workers.scoring import Finding, Judgement
+from passhat.workers.traces import (
+    TraceFile,
+    as_of_now,
+    compose,
+    copy_traces,
+    open_traces,
+    read_trace,
+    storage_problem,
+    trace_name,
+)
 
 CLERK = Principal("u", "acme", "clerk")
 RECEIPT = Receipt("R-1", "put", "shelf", "mac")
@@ -18,17 +31,17 @@ CALL = Call("put", {"key": "b"}, ToolResult({"rows": 2}, receipt=RECEIPT), CLERK
 TASK = Task(id="t", request="please", inputs={"x": 1})
 
 
-def episode(*, calls=(CALL,), effects=(), log=(), error=""):
+def episode(*, calls=(CALL,), effects=(), facts=0, log=(), error=""):
     final = Final("COMPLETED", "done", {"x": 1})
     usage = Usage()
     evidence = Evidence(
         calls=calls, final=final, claimed=Outcome.COMPLETED, assigned=Outcome.NONE, effects=effects,
-        breaches=(Breach("sum", "off"),), facts=0, usage=usage, turns=1, virtual_ms=0,
+        breaches=(Breach("sum", "off"),), facts=facts, usage=usage, turns=1, virtual_ms=0,
     )  # fmt: skip
     return Episode(
         calls=calls, final=final, claimed=Outcome.COMPLETED, assigned=Outcome.NONE, reason=Reason.NONE, usage=usage,
         bad_calls=0, virtual_ms=0, state_digest=b"", trajectory=b"", safety=0, evidence=evidence, log=list(log),
-        error=error, judgement=Judgement(0.5, None, None, 0, ("outcome: sum does not hold",)),
+        error=error, judgement=Judgement(0.5, None, None, 0, (Finding("outcome", "sum does not hold"),)),
     )  # fmt: skip
 
 
@@ -53,17 +66,47 @@ def test_a_trace_holds_everything_there_is_to_see(tmp_path):
                 "arguments": {"key": "b"},
                 "error": None,
                 "result": {"rows": 2},
-                "receipt": {"id": "R-1", "tool": "put", "target": "shelf", "mac": "mac"},
+                "receipt": dataclasses.asdict(RECEIPT),
                 "principal": {"user": "u", "tenant": "acme", "role": "clerk"},
+                "facts": [],
             }
         ],
         "final": {"status": "COMPLETED", "message": "done", "payload": {"x": 1}},
-        "effects": [{"table": "rows", "key": "b", "column": "*", "before": None, "after": {"n": 2}}],
+        "effects": [{"table": "rows", "key": "b", "column": "*", "before": None, "after": {"n": 2}, "call": None}],
         "breaches": [{"invariant": "sum", "detail": "off", "process": False}],
-        "findings": ["outcome: sum does not hold"],
+        "findings": [{"scorer": "outcome", "text": "sum does not hold", "call": None}],
+        "violations": [],
         "log": ["looked"],
         "error": "",
     }
+
+
+def test_a_fact_is_told_with_the_call_that_brought_it_about():
+    seen, wrote = int(Safety.INJECTION_SEEN), int(Safety.INJECTION_SEEN | Safety.UNVERIFIED_WRITE)
+    calls = tuple(dataclasses.replace(CALL, turn=turn, facts=facts) for turn, facts in enumerate((0, seen, seen), 1))
+    assert told_facts(episode(calls=calls, facts=wrote)) == [["INJECTION_SEEN"], [], ["UNVERIFIED_WRITE"]]
+    faulted = dataclasses.replace(episode(calls=calls), evidence=None, judgement=None)
+    assert told_facts(faulted) == [["INJECTION_SEEN"], [], []]
+    assert told_facts(episode(calls=(), facts=wrote)) == []
+
+
+def told_facts(one):
+    return [call["facts"] for call in compose(TASK, "A", blank(0, 0, 3), one)["calls"]]
+
+
+def test_violations_are_kept():
+    found = Violation("environment", "net", "socket.connect", "127.0.0.1", "call#1", True, "audit")
+    trace = compose(TASK, "A", blank(0, 0, 3), dataclasses.replace(episode(), violations=(found,)))
+    assert trace["violations"] == [dataclasses.asdict(found)]
+
+
+def test_a_trace_of_an_older_version_is_read_as_one_of_this():
+    now = compose_one(effects=(Effect("rows", "b", "value", 1, 2),))
+    older = {name: part for name, part in now.items() if name != "violations"}
+    older["calls"] = [{name: part for name, part in call.items() if name != "facts"} for call in now["calls"]]
+    older["effects"] = [{name: part for name, part in effect.items() if name != "call"} for effect in now["effects"]]
+    older["findings"] = ["outcome: sum does not hold"]
+    assert as_of_now(older) == now == as_of_now(now)
 
 
 def test_no_file_is_made_when_no_trace_is_kept(tmp_path):
@@ -108,7 +151,7 @@ def test_a_trace_that_json_cannot_hold_is_kept_without_calls_and_effects(tmp_pat
     trace = read_trace(tmp_path, *file.append(compose_one(effects=(unwritable,), error="late")))
     file.close()
     assert (trace["task"], trace["calls"], trace["effects"], trace["final"]) == ("t", [], [], None)
-    assert trace["findings"] == ["outcome: sum does not hold"]
+    assert trace["findings"] == [{"scorer": "outcome", "text": "sum does not hold", "call": None}]
     assert trace["error"].startswith("late (calls and effects are no JSON: keys must be str")
 
 
@@ -130,3 +173,45 @@ def test_a_full_disk_is_an_error_not_a_trace_that_cannot_be_read(tmp_path):
     with pytest.raises(OSError, match="No space left"):
         file.append(compose_one())
     file.close()
+
+
+def test_under_a_url_each_trace_is_an_object_of_its_own_and_can_be_brought_into_a_folder(tmp_path):
+    url = f"file://{tmp_path}/store/campaign"
+    places = []
+    for log in ("first", "second"):  # as two children that carry out one shard after the other
+        objects = open_traces(url, 7)
+        run = 3 + len(places)
+        places.append(objects.append({**compose_one(log=(log,)), "run": run}))
+        objects.close()
+    assert [file for file, _ in places] == [7, 7]
+    assert len(list((tmp_path / "store/campaign").iterdir())) == 2
+    assert [read_trace(url, *place)["log"] for place in places] == [["first"], ["second"]]
+    copy_traces(url, tmp_path / "here")
+    assert [read_trace(tmp_path / "here", *place)["log"] for place in places] == [["first"], ["second"]]
+    with pytest.raises(OSError, match=r"cannot be read: FileNotFoundError"):
+        read_trace(url, 8, 0)
+
+
+def test_a_run_that_is_traced_again_by_the_same_shard_takes_the_place_of_the_first(tmp_path):
+    one, other = open_traces("memory://again", 1), open_traces("memory://again", 1)
+    assert one.append(compose_one(log=("old",))) == (place := other.append(compose_one(log=("new",))))
+    assert read_trace("memory://again", *place)["log"] == ["new"]
+
+
+def test_files_are_brought_into_a_folder_as_they_are(tmp_path):
+    file = open_traces(str(tmp_path / "there"), 7)
+    place = file.append(compose_one(log=("kept",)))
+    file.close()
+    copy_traces(str(tmp_path / "nowhere"), tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+    copy_traces(str(tmp_path / "there"), tmp_path / "here")
+    assert read_trace(tmp_path / "here", *place)["log"] == ["kept"]
+
+
+def test_storage_that_cannot_be_had_says_what_is_missing(monkeypatch):
+    assert storage_problem("memory://x") is None
+    assert storage_problem("nix://x") == "Protocol not known: nix"
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    assert "URLs need fsspec" in storage_problem("memory://x")
+    with pytest.raises(OSError, match=r"memory://x/.*cannot be written: .*fsspec"):
+        open_traces("memory://x", 1).append(compose_one())
