@@ -125,7 +125,8 @@ def refuse_change(gate: Gate, declared: Declaration) -> None:
     if gate.digest == declared.digest:
         return
     now_says, then_said = gate.content, declared.content
-    changed = [key for key in now_says if key != "rules" and now_says[key] != then_said.get(key)]
+    fields = {**then_said, **now_says}.keys() - {"rules"}
+    changed = sorted(field for field in fields if now_says.get(field) != then_said.get(field))
     rules = [{rule["id"]: rule for rule in content.get("rules", [])} for content in (now_says, then_said)]
     changed += [f"rule {name}" for name in {**rules[1], **rules[0]} if rules[0].get(name) != rules[1].get(name)]
     raise NotAcceptable(
@@ -149,7 +150,7 @@ def standing(gate: Gate, pairing: Pairing) -> Document:
 
     `status`: "declared" before the candidate's runs, "exploratory" after them, "undeclared", or "unknown" where the
     runs come from an import, which does not say when they were made. A campaign that carries the gate's digest was
-    begun under it, whatever clocks and declaration files say.
+    begun under it, whatever clocks and declaration files say; one that carries another's was not: "other".
     """
     declared = read_declaration(declaration_path(gate.path))
     if declared is not None:
@@ -171,6 +172,8 @@ def standing(gate: Gate, pairing: Pairing) -> Document:
 
 def _status(declared: Declaration, candidate: Campaign) -> str:
     manifest = candidate.manifest
+    if manifest.get("gate"):
+        return "other"
     if candidate.id in declared.earlier_campaigns or declared.declared_at > manifest["created_at"]:
         return "exploratory"
     return "declared" if manifest["origin"] == "run" else "unknown"

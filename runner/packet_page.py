@@ -290,6 +290,8 @@ def _identities(contents: Contents) -> Iterator[Row]:
         yield row("gate it was begun under", begun)
     if any("sources" in manifest for manifest in manifests):
         yield row("imported files", (_sources(manifest) for manifest in manifests))
+    if any(manifest.get("pass_mark") is not None for manifest in manifests):
+        yield row("least score that passes", (manifest.get("pass_mark") for manifest in manifests))
 
 
 def _pairs(mapping: Mapping[str, Any] | None) -> str:

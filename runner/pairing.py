@@ -339,6 +339,9 @@ def _differences(base: Campaign, candidate: Campaign, changed: set[str], moved: 
         yield from _unequal("seed", one["seed"], other["seed"])
         for limit in sorted({*one["limits"], *other["limits"]}):
             yield from _unequal(f"limits.{limit}", one["limits"].get(limit), other["limits"].get(limit))
+    marks = one.get("pass_mark"), other.get("pass_mark")
+    if None not in marks:
+        yield from _unequal("pass_mark", *marks)
     yield from _unequal("on_missing", one["on_missing"], other["on_missing"])
     yield from _unequal("max_missing", one["max_missing"], other["max_missing"])
 

@@ -13,6 +13,7 @@ WORDS = {"GO": "GO", "NO_GO": "NO-GO", "INCONCLUSIVE": "INCONCLUSIVE"}
 _STATUS = {
     "declared": "declared {at}, before the runs",
     "exploratory": "declared {at}, after the runs: exploratory",
+    "other": "declared {at}, and the runs were begun under another gate: exploratory",
     "undeclared": "not declared: exploratory",
     "unknown": "declared {at}; an import does not say when its runs were made",
 }

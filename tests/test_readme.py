@@ -68,10 +68,13 @@ def test_the_environment_of_the_readme_is_short_passes_check_env_and_runs() -> N
 
 def test_the_page_of_the_readme_is_what_demo_prints() -> None:
     page = re.search(r"```\n(── candidate.*?)```", README, re.S)
+    verdict = re.search(r"```\n(incumbent → candidate.*?)```", README, re.S)
     assert page is not None
+    assert verdict is not None
     printed = subprocess.run([*PASSHAT, "demo", "--workers", "0"], capture_output=True, text=True, check=True).stdout
     candidate = printed[printed.index("── candidate") :].splitlines()
     assert [line for line in page[1].splitlines() if line not in candidate] == []
+    assert verdict[1] in printed
 
 
 def test_the_statistics_of_the_readme_print_what_stands_below_them() -> None:

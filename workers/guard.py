@@ -20,6 +20,7 @@ earlier, and whatever undoes the hooks on purpose pass by. Hermetic level 2 (wor
 
 import _thread
 import ctypes
+import gc
 import os
 import random
 import sys
@@ -173,6 +174,7 @@ class Guard(Ledger):
         self._reads = reads
         self._travel = time_machine.travel(FROZEN_AT, tick=False)
         self._thread = 0
+        self._collects = True
         self._threads = 0  # that Python has started and that have not ended
         self._bystanders: frozenset[int] | None = _NOBODY  # None: one of them has started more
         self._draws: tuple[int, ...] = ()
@@ -181,6 +183,8 @@ class Guard(Ledger):
         global _armed
         self._outer, _armed = _armed, None
         self.where = where
+        self._collects = gc.isenabled()
+        gc.disable()  # or what others left behind would be finalised in here, and their deeds be taken for ours
         self._thread = get_ident()
         self._threads = _thread._count()
         self._bystanders = frozenset(sys._current_frames()) if self._threads else _NOBODY
@@ -192,6 +196,8 @@ class Guard(Ledger):
     def disarm(self) -> None:
         global _armed
         _armed = None
+        if self._collects:
+            gc.enable()
         if self.is_world:
             self._travel.stop()
             if not self._threads and _was_drawn_from(self._draws):

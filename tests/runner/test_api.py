@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import passhat.runner.api as ph
+from passhat.runner import launch
 from passhat.runner.errors import NothingMatched, UsageError
 from passhat.runner.gate_file import load_gate
 from passhat.runner.importing import import_files
@@ -46,6 +48,20 @@ def test_every_function_has_an_example_that_runs(name: str) -> None:
     [example] = doctest.DocTestFinder(recurse=False).find(getattr(ph, name), name, globs={})
     result = doctest.DocTestRunner().run(example)
     assert (result.failed, result.attempted > 0) == (0, True)
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    [example] = [text for text in re.findall(r"```python\n(.*?)```", readme, re.S) if "passhat.runner.api" in text]
+    ran = launch.Request(suite="desk", releases=("incumbent", "candidate"), runs=2, tasks=10, folder=str(Path.cwd()))
+    launch.run(ran, launch.Place(workers=0))
+    Path("gate.yaml").write_text(
+        json.dumps({"name": "g", "baseline": "incumbent", "candidate": "candidate", "rules": RULES})
+    )
+    printed = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True).stdout
+    cohorts, verdict = printed.splitlines()
+    assert cohorts.startswith("[('routine', ")
+    assert verdict.split()[0] in ("GO", "NO_GO", "INCONCLUSIVE")
 
 
 def test_it_starts_no_ray() -> None:

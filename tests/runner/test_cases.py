@@ -10,6 +10,7 @@ import pytest
 
 from passhat.runner import launch
 from passhat.runner.compare import compare
+from passhat.runner.errors import NotAcceptable
 from passhat.runner.gate import evaluate
 from passhat.runner.gate_file import load_gate
 from passhat.runner.importing import import_files
@@ -51,6 +52,19 @@ def test_a_threshold_on_scores_is_an_inclusive_minimum() -> None:
     [page] = report_campaign(imported(rows, pass_mark=0.8))["releases"]
     assert page["counts"]["passed"] == 3
     assert [page[name][1]["estimate"] for name in ("pass_at", "pass_hat")] == [1.0, 0.5]
+
+
+def test_verdicts_by_different_pass_marks_are_not_compared() -> None:
+    campaigns = []
+    for release, mark in (("A", 0.5), ("B", 0.8)):
+        Path(f"{release}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scores(release, 0.9, 0.6)))
+        campaigns.append(import_files([Path(f"{release}.jsonl")], out=Path(release), pass_mark=mark).campaign)
+    with pytest.raises(NotAcceptable, match=r"not comparable: pass_mark 0.5 and 0.8\."):
+        pair(*choose(campaigns, None, None))
+    pairing = pair(*choose(campaigns, None, None), common=True)
+    assert compare(pairing)["differences"] == ["pass_mark 0.5 and 0.8"]
+    build_packet(campaigns, Path("packet"), common=True)
+    assert "least score that passes" in Path("packet/index.html").read_text("utf-8")
 
 
 def test_releases_that_agree_have_no_discordant_task() -> None:

@@ -93,6 +93,12 @@ def test_a_gate_that_was_changed_since_is_refused_with_what_changed(changed: dic
     assert declaration_path(GATE).read_bytes() == before
 
 
+def test_a_field_that_was_taken_out_is_a_change_too() -> None:
+    declare(gate(alpha=0.05, weights={"all": 1}), Path("results"))
+    with pytest.raises(NotAcceptable, match=r"declared.json\): alpha, weights\. Other rules"):
+        declare(gate(), Path("results"))
+
+
 def test_a_declaration_that_was_edited_is_not_valid() -> None:
     declare(gate(), Path("results"))
     path = declaration_path(GATE)
@@ -192,6 +198,15 @@ def test_a_campaign_begun_under_a_gate_carries_it_whatever_clocks_and_files_say(
     stands = standing(load_gate(GATE), paired(campaign))
     assert (stands["status"], stands["declared_at"]) == ("declared", document["declared_at"])
     assert standing(gate(VETO), paired(campaign))["status"] == "undeclared"
+
+
+def test_a_gate_is_not_chosen_among_several_after_the_runs() -> None:
+    declare(gate(), Path("results"))
+    other = gate(VETO, path=Path("lenient.yaml"))
+    declare(other, Path("results"))
+    pairing = paired(desk("c", GATE))
+    assert standing(load_gate(GATE), pairing)["status"] == "declared"
+    assert standing(other, pairing)["status"] == "other"
 
 
 def test_a_campaign_without_a_gate_says_so() -> None:

@@ -93,6 +93,7 @@ def test_the_conclusion_names_the_rules_that_keep_it_from_a_go(decisions: tuple[
         ({}, f"declared {AT}, before the runs"),
         ({"status": "exploratory"}, f"declared {AT}, after the runs: exploratory"),
         ({"status": "undeclared", "declared_at": None}, "not declared: exploratory"),
+        ({"status": "other"}, f"declared {AT}, and the runs were begun under another gate: exploratory"),
         ({"status": "unknown"}, f"declared {AT}; an import does not say when its runs were made"),
         ({"earlier_campaigns": ["x"]}, f"declared {AT}, before the runs; 1 campaign there before it was declared"),
     ],

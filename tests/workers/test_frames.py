@@ -221,6 +221,12 @@ def test_the_first_flush_is_due_sooner_than_later_ones() -> None:
     assert first_s < batch.flush_s
 
 
+def test_later_flushes_are_as_far_apart_as_is_asked_for() -> None:
+    batch = Batch(0, 0, 0, 2.5)
+    list(batch.flush())
+    assert batch.flush_s == 2.5
+
+
 def test_a_frame_that_was_not_taken_is_handed_out_again() -> None:
     """Whoever is interrupted between two frames loses none; the schedule passes over what it has had."""
     batch = Batch(0, 0, 0)

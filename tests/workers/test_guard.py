@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import datetime
+import gc
 import logging
 import os
 import random
@@ -401,3 +402,21 @@ def test_python_is_not_sandboxed(guard):
 
     assert under(guard, escape) == "out"
     assert guard.violations == []
+
+
+def test_what_others_left_behind_is_not_finalised_under_guard() -> None:
+    class Left:
+        def __del__(self) -> None:
+            os.environ["LEFT_BEHIND"] = "1"
+
+    left = Left()
+    left.itself = left  # type: ignore[attr-defined]
+    del left
+    guard = Guard()
+    guard.begin()
+    with guard.armed("call#1"):
+        _ = [[i] for i in range(100_000)]  # enough to be collected
+    assert guard.violations == []
+    assert gc.isenabled()
+    gc.collect()
+    assert os.environ.pop("LEFT_BEHIND") == "1"

@@ -188,6 +188,13 @@ def wait_until_gone(*pids):
 # What comes back
 
 
+def test_records_wait_for_others_as_long_as_the_shard_says(supervise):
+    """All but what the first frame takes at once travel together at the end."""
+    tasks = [task(number, "wait", seconds=0.05) for number in range(6)]
+    frames, records = carry_out(supervise(tasks), whole(tasks)._replace(frame_s=60.0))
+    assert (len(frames), len(records)) == (2, 6)
+
+
 def test_the_records_are_those_of_a_host_in_this_process(supervise):
     flaws = {"wrong_amount": (0.3, 0.2), "loop": (0.2, 0.1)}
     settings = {
