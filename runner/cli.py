@@ -180,13 +180,14 @@ def run(
 ) -> None:
     """Run every task of a suite several times for each release."""
     from passhat.runner import launch
+    from passhat.runner.request import Request
 
     if stream not in ("release", "common"):
         raise typer.BadParameter(f"{stream!r} is neither release nor common", param_hint="--stream")
     default = ["incumbent", "candidate"] if suite == "desk" else []
     if not (release or default):
         raise typer.BadParameter("name at least one release", param_hint="--release")
-    request = launch.Request(
+    request = Request(
         suite=suite,
         releases=tuple(release or default),
         runs=runs,
@@ -228,10 +229,10 @@ def resume_command(
 
 
 def _print_plan(request: Any, as_json: bool) -> None:
-    from passhat.runner import launch
     from passhat.runner.render import render_plan
+    from passhat.runner.request import describe_plan, load, prepare
 
-    _answer(launch.describe_plan(launch.prepare(request, *launch.load(request))), as_json, render_plan)
+    _answer(describe_plan(prepare(request, *load(request))), as_json, render_plan)
 
 
 def _finish(campaign: "Campaign", as_json: bool) -> None:

@@ -12,6 +12,7 @@ from passhat.runner.gate_file import load_gate
 from passhat.runner.packet import build_packet
 from passhat.runner.pairing import choose, pair
 from passhat.runner.report import report_campaign
+from passhat.runner.request import Request
 from passhat.runner.store import RESULTS
 
 GATE = """\
@@ -47,7 +48,7 @@ def tell(place: launch.Place, out: Path | None) -> Story:
     path = _gate_beside(out)
     gate = load_gate(path)
     declaration = declare(gate, path.parent)
-    request = launch.Request(
+    request = Request(
         suite="desk", releases=("incumbent", "candidate"), runs=8, tasks=120, seed=1, folder=str(Path.cwd())
     )
     campaign = launch.run(request, place, out=out)

@@ -13,9 +13,9 @@ from typing import Any
 
 from passhat.runner.errors import InvalidFile, NothingMatched, UsageError
 from passhat.runner.files import invalid, nearest
-from passhat.runner.launch import versions
 from passhat.runner.names import refuse_lookalikes
 from passhat.runner.plan import Plan
+from passhat.runner.request import versions
 from passhat.runner.sources import COLUMNS, EVENT_COLUMNS, MISSING, NO_COLUMNS, Row, Source, read_source
 from passhat.runner.store import Campaign, create
 from passhat.workers.frames import Batch

@@ -10,11 +10,12 @@ import pytest
 CAMPAIGN = """
 import sys
 from pathlib import Path
+from passhat.runner.request import Request
 from passhat.runner import launch
 from passhat.runner.report import summarise
 
 releases = ("incumbent", "candidate")
-request = launch.Request(suite="desk", releases=releases, runs=3, tasks=12, seed=7, hermetic=sys.argv[1], folder=".")
+request = Request(suite="desk", releases=releases, runs=3, tasks=12, seed=7, hermetic=sys.argv[1], folder=".")
 print(summarise(launch.run(request, launch.Place(workers=0), out=Path("c")))["records_digest"])
 """
 PROCESSORS = ["taskset", "-c", "0"]

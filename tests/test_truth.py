@@ -10,6 +10,7 @@ import pytest
 
 from passhat.runner import launch
 from passhat.runner.report import load_account, report_campaign
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 from passhat.runner.tables import release_table
 from passhat.stats.reliability import pass_hat
@@ -23,7 +24,7 @@ BENCHMARK = runpy.run_path(str(Path(__file__).parent / "benchmarks" / "truth.py"
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     out: Path = tmp_path_factory.mktemp("truth") / "campaign"
-    request = launch.Request(suite="desk", releases=RELEASES, runs=RUNS, tasks=TASKS, seed=20261130)
+    request = Request(suite="desk", releases=RELEASES, runs=RUNS, tasks=TASKS, seed=20261130)
     return launch.run(request, launch.Place(workers=0), out=out)
 
 

@@ -16,6 +16,7 @@ from passhat.runner import launch
 from passhat.runner.errors import NothingMatched, UsageError
 from passhat.runner.gate_file import load_gate
 from passhat.runner.importing import import_files
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 
 RUNS = {"A": {"t": "PP", "u": "FF", "v": "PP", "w": "PF"}, "B": {"t": "PP", "u": "PP", "v": "PF", "w": "PP"}}
@@ -53,7 +54,7 @@ def test_every_function_has_an_example_that_runs(name: str) -> None:
 def test_the_example_of_the_readme_runs() -> None:
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
     [example] = [text for text in re.findall(r"```python\n(.*?)```", readme, re.S) if "passhat.runner.api" in text]
-    ran = launch.Request(suite="desk", releases=("incumbent", "candidate"), runs=2, tasks=10, folder=str(Path.cwd()))
+    ran = Request(suite="desk", releases=("incumbent", "candidate"), runs=2, tasks=10, folder=str(Path.cwd()))
     launch.run(ran, launch.Place(workers=0))
     Path("gate.yaml").write_text(
         json.dumps({"name": "g", "baseline": "incumbent", "candidate": "candidate", "rules": RULES})

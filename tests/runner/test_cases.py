@@ -19,6 +19,7 @@ from passhat.runner.pairing import choose, pair
 from passhat.runner.render import render_report
 from passhat.runner.render_compare import render_comparison
 from passhat.runner.report import report_campaign, summarise
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 from passhat.workers.records import Reason
 
@@ -119,10 +120,10 @@ def test_runs_asked_for_in_place_of_the_declared_ones_are_said_everywhere(monkey
     Path("suite.yaml").write_text('name: s\nversion: "1"\nenvironment: desk\ntasks: tasks.jsonl\nruns: 5\n')
     task = {"id": "T1", "request": "Do it.", "world": {"today": "2026-06-01", "tables": {}}}
     Path("tasks.jsonl").write_text(json.dumps(task) + "\n")
-    request = launch.Request(suite="suite.yaml", releases=("A=counting:run",), runs=8, folder=str(Path.cwd()))
+    request = Request(suite="suite.yaml", releases=("A=counting:run",), runs=8, folder=str(Path.cwd()))
     first = launch.run(request, launch.Place(workers=0), out=Path("a"))
     second = launch.run(
-        launch.Request(suite="suite.yaml", releases=("B=counting:run",), runs=8, timeout_s=60, folder=str(Path.cwd())),
+        Request(suite="suite.yaml", releases=("B=counting:run",), runs=8, timeout_s=60, folder=str(Path.cwd())),
         launch.Place(workers=0),
         out=Path("b"),
     )
@@ -151,13 +152,13 @@ def test_runs_asked_for_in_place_of_the_declared_ones_are_said_everywhere(monkey
 
 
 def test_what_a_built_in_suite_is_asked_for_overrides_nothing() -> None:
-    request = launch.Request(suite="desk", releases=("incumbent",), runs=1, tasks=1)
+    request = Request(suite="desk", releases=("incumbent",), runs=1, tasks=1)
     assert launch.prepare(request, *launch.load(request)).manifest["overrides"] == {}
 
 
 def test_fewer_tasks_than_the_suite_has_are_said() -> None:
     Path("suite.yaml").write_text('name: s\nversion: "1"\nenvironment: desk\ngenerate: {tasks: 9}\n')
-    request = launch.Request(suite="suite.yaml", releases=("incumbent",), tasks=3, hermetic="declared")
+    request = Request(suite="suite.yaml", releases=("incumbent",), tasks=3, hermetic="declared")
     assert launch.prepare(request, *launch.load(request)).manifest["overrides"] == {
         "tasks": {"declared": 9, "used": 3},
         "hermetic.environment": {"declared": "GUARDED", "used": "DECLARED"},

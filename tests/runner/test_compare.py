@@ -14,6 +14,7 @@ from passhat.runner.errors import NotAcceptable, NothingMatched, UsageError
 from passhat.runner.importing import import_files
 from passhat.runner.pairing import choose, pair
 from passhat.runner.render_compare import points, render_comparison
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -282,7 +283,7 @@ def test_the_paired_figures_of_public_runs(folder: str) -> None:
 
 def executed(name: str, **options: Any) -> Campaign:
     """A campaign of the desk that was really run, in this process."""
-    request = launch.Request(
+    request = Request(
         **{"suite": "desk", "releases": ("incumbent",), "runs": 2, "tasks": 5, "folder": str(Path.cwd()), **options}
     )
     return launch.run(request, launch.Place(0), out=Path(name))

@@ -15,6 +15,7 @@ from passhat.runner.gate_file import Gate, load_gate
 from passhat.runner.importing import import_files
 from passhat.runner.pairing import Pairing, choose, pair
 from passhat.runner.report import summarise
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 
 GATE = Path("gate.yaml")
@@ -32,9 +33,9 @@ def desk(out: str, gate: Path | None = None, releases: tuple[str, ...] = ("incum
     return launch.run(desk_request(gate, releases), launch.Place(workers=0), out=Path("results", out))
 
 
-def desk_request(gate: Path | None = None, releases: tuple[str, ...] = ("incumbent", "candidate")) -> launch.Request:
+def desk_request(gate: Path | None = None, releases: tuple[str, ...] = ("incumbent", "candidate")) -> Request:
     path = None if gate is None else str(gate)
-    return launch.Request(suite="desk", releases=releases, runs=1, tasks=5, gate=path, folder=str(Path.cwd()))
+    return Request(suite="desk", releases=releases, runs=1, tasks=5, gate=path, folder=str(Path.cwd()))
 
 
 def paired(*campaigns: Campaign) -> Pairing:

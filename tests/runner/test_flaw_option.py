@@ -11,6 +11,7 @@ from passhat.runner import launch
 from passhat.runner.errors import InvalidFile, NotAcceptable, UsageError
 from passhat.runner.release import load_release, load_releases, with_flaws
 from passhat.runner.report import summarise
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 
 
@@ -76,7 +77,7 @@ def test_a_release_file_says_whether_a_task_is_hard_in_all() -> None:
         load_release("t.yaml")
 
 
-REQUEST = launch.Request(suite="desk", releases=("incumbent",), runs=2, tasks=10, flaws=("loop=1", "infra_fault=.3"))
+REQUEST = Request(suite="desk", releases=("incumbent",), runs=2, tasks=10, flaws=("loop=1", "infra_fault=.3"))
 
 
 def test_a_campaign_runs_with_its_flaws_and_is_resumed_with_them() -> None:
@@ -88,7 +89,7 @@ def test_a_campaign_runs_with_its_flaws_and_is_resumed_with_them() -> None:
     assert summarise(again)["releases"][0]["counts"] == counts
     with pytest.raises(NotAcceptable, match=r"releases.incumbent.flaws.loop"):
         launch.run(
-            launch.Request(suite="desk", releases=("incumbent",), runs=2, tasks=10, flaws=("infra_fault=.3",)),
+            Request(suite="desk", releases=("incumbent",), runs=2, tasks=10, flaws=("infra_fault=.3",)),
             launch.Place(workers=0),
             out=Path("c"),
             resume=True,
@@ -130,6 +131,6 @@ def test_a_script_without_an_end_is_refused_before_anything_runs(oracle: list[ob
     task = {"id": "t", "request": "please", "world": {"tables": {}, "today": "2026-06-01"}, "oracle": oracle}
     Path("tasks.jsonl").write_text(json.dumps(task) + "\n")
     Path("suite.yaml").write_text("name: s\nversion: '1'\nenvironment: desk\ntasks: tasks.jsonl\n")
-    request = launch.Request(suite="suite.yaml", releases=("incumbent",))
+    request = Request(suite="suite.yaml", releases=("incumbent",))
     with pytest.raises(UsageError, match="the oracle of task t does not end with submit_result or escalate_case"):
         launch.load(request)

@@ -9,6 +9,7 @@ import pytest
 from passhat.runner import launch
 from passhat.runner.errors import InvalidFile, NotAcceptable, UsageError
 from passhat.runner.report import summarise
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 from passhat.workers import worlds
 
@@ -30,8 +31,8 @@ def write_suite(tasks: list[dict[str, Any]], **more: Any) -> None:
     Path("suite.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
 
 
-def request(**more: Any) -> launch.Request:
-    return launch.Request(**{"suite": "suite.yaml", "releases": ("mine=agent:run",), "folder": str(Path.cwd()), **more})
+def request(**more: Any) -> Request:
+    return Request(**{"suite": "suite.yaml", "releases": ("mine=agent:run",), "folder": str(Path.cwd()), **more})
 
 
 def world(**more: Any) -> dict[str, Any]:

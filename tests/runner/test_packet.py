@@ -28,6 +28,7 @@ from passhat.runner.packet_data import COLUMNS, Contents, read_contents, refuse_
 from passhat.runner.packet_page import METHODS, methods_used, render_pages
 from passhat.runner.packet_verify import file_problems, verify_packet
 from passhat.runner.report import report_campaign, summarise
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign, read_log
 from passhat.workers import frames
 from passhat.workers.records import pack_record
@@ -89,7 +90,7 @@ def desk(folder: Path) -> Campaign:
     release = folder / "hasty.yaml"
     flaws = "{skip_verify: 0.3, forbidden_tool: 0.3, wrong_amount: 0.2}"
     release.write_text(f"name: hasty\nagent: scripted\nflaws: {flaws}\nidentity: {{model: m-1}}\n")
-    request = launch.Request(suite="desk", releases=("incumbent", str(release)), runs=3, tasks=12, seed=1)
+    request = Request(suite="desk", releases=("incumbent", str(release)), runs=3, tasks=12, seed=1)
     return launch.run(request, launch.Place(workers=0), out=folder / "desk")
 
 
@@ -377,7 +378,7 @@ def test_progress_summary_report_and_packet_count_alike(
     )
     tasks = ({"id": name, "request": "Look.", "contract": {}} for name in ("passes", "fails", "errs", "reused"))
     Path("shop.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    request = launch.Request(
+    request = Request(
         suite="shop.yaml", releases=("A=packet_shop:run", "B=packet_shop:run"), retries=0, folder=str(tmp_path)
     )
     campaign = launch.run(request, launch.Place(workers=0), out=tmp_path / "shop")
@@ -575,7 +576,7 @@ def run(task, tools, ctx):
 def test_hostile_text_of_a_trace_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     Path("hostile_agent.py").write_text(HOSTILE)
-    request = launch.Request(
+    request = Request(
         suite="desk", releases=("incumbent", "hostile=hostile_agent:run"), runs=1, tasks=4, folder=str(tmp_path)
     )
     campaign = launch.run(request, launch.Place(workers=0), out=tmp_path / "c")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from passhat.runner import launch
 from passhat.runner.plan import PLAN_VERSION, Plan
+from passhat.runner.request import Request, describe_plan
 from passhat.workers.order import Cell
 
 PLAN = Plan(
@@ -76,10 +77,10 @@ def test_a_million_runs_take_no_more_room_than_one() -> None:
 
 def test_more_tasks_and_more_runs_change_no_seed() -> None:
     small, large = (
-        launch.Request(suite="desk", releases=("incumbent", "candidate"), tasks=tasks, runs=runs, seed=5)
+        Request(suite="desk", releases=("incumbent", "candidate"), tasks=tasks, runs=runs, seed=5)
         for tasks, runs in ((5, 1), (20, 6))
     )
     first, more = (
-        launch.describe_plan(launch.prepare(request, *launch.load(request)))["first_runs"] for request in (small, large)
+        describe_plan(launch.prepare(request, *launch.load(request)))["first_runs"] for request in (small, large)
     )
     assert first == more

@@ -11,6 +11,7 @@ import pytest
 from passhat.runner import launch
 from passhat.runner.errors import NotAcceptable, UsageError
 from passhat.runner.report import load_account, summarise
+from passhat.runner.request import Request
 from passhat.runner.show import run_document, show
 from passhat.runner.store import Campaign
 
@@ -33,7 +34,7 @@ def begin(project: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Campai
     monkeypatch.setattr(sys, "path", list(sys.path))
     sys.modules.pop("shared_agent", None)
     monkeypatch.chdir(project)
-    request = launch.Request(suite="suite.yaml", releases=("shared_agent:run",), folder=str(project), **more)
+    request = Request(suite="suite.yaml", releases=("shared_agent:run",), folder=str(project), **more)
     campaign = launch.run(request, IN_PROCESS, out=project / "c")
     log = campaign.log_path.read_bytes()
     campaign.log_path.write_bytes(log[: len(log) // 2])  # as a crash would leave it
@@ -110,20 +111,20 @@ def test_traces_lie_where_they_were_asked_for_and_are_found_there(
 
 def test_traces_of_one_campaign_stay_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = begin(tmp_path / "project", monkeypatch, traces="here")
-    request = launch.Request(**{**begun.manifest["request"], "releases": ("shared_agent:run",), "traces": "there"})
+    request = Request(**{**begun.manifest["request"], "releases": ("shared_agent:run",), "traces": "there"})
     with pytest.raises(NotAcceptable, match=r"traces: '.*/here' then, '.*/there' now"):
         launch.run(request, IN_PROCESS, out=begun.folder, resume=True)
 
 
 def test_storage_that_cannot_be_had_is_refused_before_anything_is_made() -> None:
-    request = launch.Request(suite="desk", releases=("incumbent",), tasks=1, traces="nix://bucket/traces")
+    request = Request(suite="desk", releases=("incumbent",), tasks=1, traces="nix://bucket/traces")
     with pytest.raises(UsageError, match=r"--traces nix://bucket/traces: Protocol not known"):
         launch.run(request, IN_PROCESS, out=Path("c"))
     assert not Path("c").exists()
 
 
 def test_a_folder_to_copy_that_is_not_there_is_refused_before_anything_starts() -> None:
-    request = launch.Request(suite="desk", releases=("incumbent",), tasks=1)
+    request = Request(suite="desk", releases=("incumbent",), tasks=1)
     for place, told in [
         (launch.Place(0, working_dir=Path.cwd()), "leave --address and --working-dir out"),
         (launch.Place(1, working_dir=Path("nowhere")), "--working-dir nowhere: no such folder"),

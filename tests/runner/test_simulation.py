@@ -195,7 +195,7 @@ def test_no_campaign_is_shorter_than_its_work_or_its_longest_run(seconds: list[f
 @pytest.mark.parametrize("shape", ["constant", "lognormal"])
 def test_where_nothing_costs_anything_the_use_of_workers_goes_to_one(shape: str) -> None:
     used = [
-        simulate(episode_seconds(shape, 1.0, 50 * each, 1), Cluster(50), FREE).utilisation  # type: ignore[arg-type]
+        simulate(episode_seconds(shape, 1.0, 20 * each, 1), Cluster(20), FREE).utilisation  # type: ignore[arg-type]
         for each in (2, 20, 200, 2000)
     ]
     assert used == sorted(used)

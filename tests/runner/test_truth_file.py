@@ -8,6 +8,7 @@ import pytest
 
 from passhat.runner import launch, truth_file
 from passhat.runner.report import report_campaign
+from passhat.runner.request import Request
 from passhat.runner.store import Campaign
 from passhat.workers.contract import task_digest
 from passhat.workers.desk_tasks import DeskTasks
@@ -17,9 +18,7 @@ HERE = launch.Place(workers=0)
 
 
 def carried_out(**options: Any) -> Campaign:
-    request = launch.Request(
-        **{"suite": "desk", "releases": ("incumbent", "candidate"), "runs": 3, "tasks": 20, **options}
-    )
+    request = Request(**{"suite": "desk", "releases": ("incumbent", "candidate"), "runs": 3, "tasks": 20, **options})
     return launch.run(request, HERE, out=Path("c"))
 
 
