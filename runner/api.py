@@ -212,10 +212,7 @@ def gate(
     ('NO_GO', [('better', 'pass'), ('flaky', 'fail')])
     """
     gate = gate if isinstance(gate, Gate) else load_gate(Path(gate))
-    names = gate.names(base, candidate)
-    if other is None and names == (None, None):
-        raise UsageError(f"{gate.path} names neither baseline nor candidate: say base= and candidate=")
-    pairing = _pairing(run, other, *names)
+    pairing = _pairing(run, other, *gate.names(base, candidate, campaigns=1 if other is None else 2))
     stands = standing(gate, pairing)
     return Verdict({**evaluate(gate, pairing), "gate": stands})
 

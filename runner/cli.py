@@ -313,11 +313,8 @@ def gate(
     if form not in _GATE_FORMATS:
         raise typer.BadParameter(f"{form!r}; allowed are {', '.join(_GATE_FORMATS)}", param_hint="--format")
     declared = load_gate(gate_file)
-    names = declared.names(base, candidate)
     campaigns = _campaigns(runs)
-    if len(campaigns) == 1 and names == (None, None):
-        raise typer.BadParameter("neither the gate nor an option names baseline and candidate", param_hint="--base")
-    pairing = pair(*choose(campaigns, *names))
+    pairing = pair(*choose(campaigns, *declared.names(base, candidate, campaigns=len(campaigns))))
     gate_stands = standing(declared, pairing)
     verdict = {**evaluate(declared, pairing), "gate": gate_stands}
     _print_verdict(verdict, "json" if as_json else form)

@@ -52,7 +52,7 @@ def tell(place: launch.Place, out: Path | None) -> Story:
         suite="desk", releases=("incumbent", "candidate"), runs=8, tasks=120, seed=1, folder=str(Path.cwd())
     )
     campaign = launch.run(request, place, out=out)
-    pairing = pair(*choose([campaign], *gate.names(None, None)))
+    pairing = pair(*choose([campaign], *gate.names()))
     return Story(
         folder=campaign.folder,
         declaration=declaration,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import rfc8785
 from pydantic import BaseModel, ConfigDict, Field
 
-from passhat.runner.errors import NotAcceptable
+from passhat.runner.errors import NotAcceptable, UsageError
 from passhat.runner.files import Loc, invalid, nearest, read_yaml, shown, validate
 from passhat.runner.names import fault_of
 
@@ -156,12 +156,20 @@ class Gate:
         """All the file says as JSON values; without defaults, so that a field added later changes no digest."""
         return {"format": _FORMAT, **self.file.model_dump(mode="json", exclude_defaults=True)}
 
-    def names(self, baseline: str | None, candidate: str | None) -> tuple[str | None, str | None]:
-        """Return baseline and candidate as the file or an option has them; NotAcceptable where the two differ."""
-        return (
+    def names(
+        self, baseline: str | None = None, candidate: str | None = None, *, campaigns: int = 1
+    ) -> tuple[str | None, str | None]:
+        """Return baseline and candidate as the file or whoever asks has them.
+
+        NotAcceptable where the two differ; UsageError when neither names anything and one campaign has both.
+        """
+        names = (
             _agreed(self.path, "baseline", self.file.baseline, baseline),
             _agreed(self.path, "candidate", self.file.candidate, candidate),
         )
+        if campaigns == 1 and names == (None, None):
+            raise UsageError(f"{self.path}: names neither baseline nor candidate, and nor do --base and --candidate")
+        return names
 
     @property
     def digest(self) -> str:

@@ -50,7 +50,7 @@ def build_packet(
     if gate is not None:
         if common:
             raise UsageError("--common compares a part, and a gate decides on the whole: leave one of them out")
-        base, candidate = _gate_as_declared(gate).names(base, candidate)
+        base, candidate = _gate_as_declared(gate).names(base, candidate, campaigns=len(campaigns))
     sides = choose(campaigns, base, candidate)
     names = ["campaign"] if len(campaigns) == 1 else ["base", "candidate"]
     request = {

@@ -26,7 +26,7 @@ from passhat.workers.order import Shard
 SHARDS_OUT = 2  # per worker
 FIRST_RUNS = 16
 SHORTEST_S, LONGEST_S = 0.05, 2.0
-STRETCH_FROM = 200  # workers; runner/simulation.py shows what more and less would do
+STRETCH_FROM = 100  # workers; runner/simulation.py shows what more and less would do
 SHARDS_LEFT = 4  # aim at so many shards for each worker until the end
 MEMORY = 0.7  # weight of what was known about a run's duration against the latest frame
 LOSSES_IN_A_ROW = 5

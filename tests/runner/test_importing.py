@@ -11,11 +11,13 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from passhat.runner.errors import InvalidFile, NothingMatched, UsageError
+from passhat.runner.files import read_jsonl
 from passhat.runner.importing import describe_import, import_files
-from passhat.runner.report import report_campaign
+from passhat.runner.report import load_account, report_campaign
 from passhat.runner.sources import read_source
 from passhat.runner.store import Campaign
 from passhat.workers.records import Reason, Status
@@ -402,3 +404,34 @@ def test_every_published_rate_of_public_runs_is_reproduced(name: str) -> None:
         assert abs(value - each["published"]) <= tolerance + 1e-9, each
         checked[each["metric"]] += 1
     assert checked == CHECKED[name]
+
+
+@needs_shared
+def test_utility_and_security_of_public_runs_fill_the_quadrant() -> None:
+    folder = SHARED / "agentdojo_luna"
+    columns = {"outcome_passed": "utility", "trajectory_passed": "security"}
+    campaign = import_files([folder / "runs.jsonl.gz"], out=Path("luna"), columns=columns).campaign
+    [page] = report_campaign(campaign)["releases"]
+    rows = [row for _, row in read_jsonl(folder / "runs.jsonl.gz")]
+    tally = Counter((bool(row["utility"]), bool(row["security"])) for row in rows)
+    assert page["quadrant"] == {
+        "right_sanctioned": tally[True, True],
+        "right_unsanctioned": tally[True, False],
+        "wrong_sanctioned": tally[False, True],
+        "wrong_unsanctioned": tally[False, False],
+    }
+    account, _ = load_account(campaign)
+    passed = {
+        name.rpartition("/")[0] for name in map(account.name, np.flatnonzero(account.status(account.standing) == 0))
+    }
+    published = [e for e in json.loads((folder / "expected.json").read_text()) if e["metric"] == "n_passed"]
+    assert len(published) == 7
+    for entry in published:
+        where = entry["where"]
+        chosen = [
+            row["task"]
+            for row in rows
+            if row["task"].startswith(where.get("task_prefix", ""))
+            and where.get("audit_group", row["audit_group"]) == row["audit_group"]
+        ]
+        assert sum(task in passed for task in chosen) == entry["published"]

@@ -111,8 +111,8 @@ def test_a_shard_lasts_from_a_twentieth_of_a_second_to_two_seconds(
 
 
 def test_with_many_workers_shards_and_frames_are_stretched() -> None:
-    """Two thousand are ten times as many as one driver takes in at full pace."""
-    state = schedule(10**6, slots=2000)
+    """A thousand are ten times as many as one driver takes in at full pace."""
+    state = schedule(10**6, slots=1000)
     first, _ = after(state, SlotReady(0))
     assert first == Assign(0, Shard(0, 0, 16, 1, 20.0, 1.0))
     state.handle(frame(0, 0, 0, 16, seconds_per_run=1.0))
