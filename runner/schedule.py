@@ -26,7 +26,7 @@ from passhat.workers.order import Shard
 SHARDS_OUT = 2  # per worker
 FIRST_RUNS = 16
 SHORTEST_S, LONGEST_S = 0.05, 2.0
-STRETCH_FROM = 100  # workers; runner/simulation.py shows what more and less would do
+STRETCH_FRAMES_FROM, STRETCH_SHARDS_FROM = 100, 400  # workers; long shards wait behind long runs, late frames nowhere
 SHARDS_LEFT = 4  # aim at so many shards for each worker until the end
 MEMORY = 0.7  # weight of what was known about a run's duration against the latest frame
 LOSSES_IN_A_ROW = 5
@@ -141,7 +141,8 @@ class Schedule:
         self._slots = [_Slot() for _ in range(slots)]
         self._max_attempts = max_attempts
         self._next_shard = first_shard
-        self._stretch = max(1.0, slots / STRETCH_FROM)
+        self._frame_s = FLUSH_S * max(1.0, slots / STRETCH_FRAMES_FROM)
+        self._stretch = max(1.0, slots / STRETCH_SHARDS_FROM)
         self._open: list[tuple[int, int]] = []  # heap of (shards held, slot): who can take a shard; some are outdated
         self._seconds_per_run: float | None = None
         self._losses = 0
@@ -250,7 +251,7 @@ class Schedule:
         if stop - first > runs:
             self._owed.appendleft(Stretch(first + runs, stop, attempt))
             stop = first + runs
-        shard = Shard(self._next_shard, first, stop, attempt, seconds, FLUSH_S * self._stretch)
+        shard = Shard(self._next_shard, first, stop, attempt, seconds, self._frame_s)
         self._next_shard += 1
         return shard
 
