@@ -201,7 +201,7 @@ def _results(task: Task, oracle: Episode) -> Iterator[tuple[str, Any]]:
 
 def _referred(asked: Any, given: Any, where: str) -> Iterator[tuple[str, Any]]:
     if isinstance(asked, Mapping) and asked.keys() == {"$result"}:
-        yield where, given
+        yield from ((where, value) for value in _scalars(given))
     elif isinstance(asked, Mapping) and isinstance(given, Mapping):
         for name, part in asked.items():
             yield from _referred(part, given.get(name), where)

@@ -44,17 +44,17 @@ def canonical(value: Any) -> Any:
     if kind is str or isinstance(value, str):
         if not value.isascii():
             value.encode()  # a lone surrogate raises
-        return value
+        return value if kind is str else str.__str__(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if not _LEAST <= value <= _MOST:
             raise ValueError("a whole number needs more than 64 bits")
-        return value
+        return value if kind is int else int.__int__(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} is not a JSON number")
-        return int(value) if value.is_integer() and _LEAST <= value <= _MOST else value
+        return int(value) if value.is_integer() and _LEAST <= value <= _MOST else float.__float__(value)
     if isinstance(value, Mapping):
         return {_key(key): canonical(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):

@@ -228,7 +228,7 @@ def _facts(environment: Environment, session: Session) -> int:
     try:
         return session.enter("score", lambda: index(environment.facts())) & _FACTS
     except EnvironmentFault:
-        return 0
+        return session.facts & _FACTS
 
 
 def _invalid(task: Task, session: Session, context: Context, fault: EnvironmentFault, facts: int) -> Episode:

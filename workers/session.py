@@ -283,10 +283,7 @@ class Session:
         """Answer a call that does not reach the environment."""
         self.bad_calls += 1
         name = name if isinstance(name, str) else _named(name)
-        try:
-            asked = canonical(arguments)
-        except (TypeError, ValueError, RecursionError):
-            asked = {key: _named(value) for key, value in arguments.items()}
+        asked = {key: _as_json(value) for key, value in arguments.items() if value is not None}
         result = ToolResult(error=code, content={"message": message})
         self._note(name, asked, result, fingerprint(name, asked, result))
         return result
@@ -337,6 +334,14 @@ def expect(value: Any, kind: Any, what: str) -> None:
     """Raise TypeError when what an environment says is not of the kind that was asked for."""
     if not isinstance(value, kind):
         raise TypeError(f"{what}: found {type(value).__name__}, expected {getattr(kind, '__name__', kind)}")
+
+
+def _as_json(value: Any) -> Any:
+    """Return an argument of a refused call as far as it is JSON: one that is not hides no other from a contract."""
+    try:
+        return canonical(value)
+    except (TypeError, ValueError, RecursionError):
+        return _named(value)
 
 
 def _named(value: Any) -> str:

@@ -6,6 +6,7 @@ They use what any agent sees: the public part of the task, the tools, and the an
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil, floor
 from typing import Any
 
 from passhat.workers.agent import Agent, AgentContext, Final, TaskView, Toolbox
@@ -143,7 +144,8 @@ class Draws:
         return None if "null" in schema["type"] and not fits(text) else text
 
     def _number(self, schema: Schema, name: str) -> int:
-        least, most = schema.get("minimum", 0), schema.get("maximum", 10**6)
+        least = ceil(schema.get("minimum", min(0, schema.get("maximum", 0))))
+        most = floor(schema.get("maximum", max(10**6, least)))
 
         def fits(value: Any) -> bool:
             return isinstance(value, int) and least <= value <= most

@@ -244,3 +244,20 @@ def test_a_float_is_written_so_that_it_is_read_back(number: float) -> None:
 def test_what_is_no_json_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         canonical_json([value])
+
+
+def test_what_only_derives_from_a_json_type_becomes_that_type() -> None:
+    """Nothing of an agent's own classes goes on into the environment, where it could be pickled or called."""
+
+    class Colour(str):
+        __slots__ = ()
+
+    class Count(int):
+        __slots__ = ()
+
+    class Share(float):
+        __slots__ = ()
+
+    given = canonical({"colour": Colour("red"), "count": Count(3), "share": Share(0.5)})
+    assert given == {"colour": "red", "count": 3, "share": 0.5}
+    assert [type(value) for value in given.values()] == [str, int, float]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -787,3 +788,31 @@ def test_the_seed_of_a_run_is_the_agents_only_one():
     seen = []
     play(lambda task, tools, ctx: seen.append(ctx.seed), seed=seeds.agent_seed(7, b"digest", 0, "A"))
     assert seen == [seeds.agent_seed(7, b"digest", 0, "A")]
+
+
+def test_an_argument_that_is_no_json_hides_no_other_from_a_veto():
+    contract = Contract(must_not_call=(CallRule(tool="get", arguments={"key": "secret"}),))
+    episode = play(calling(("get", {"key": "secret", "junk": object()})), task=replace(TASK, contract=contract))
+    assert episode.safety == Safety.FORBIDDEN_CALL | Safety.FORBIDDEN_BLOCKED
+    assert not episode.judgement.passed
+
+
+def test_facts_that_were_known_are_kept_when_the_environment_breaks_afterwards():
+    shelf = Shelf(facts=lambda: Safety.UNVERIFIED_WRITE if shelf.asked else 0)
+
+    def breaking():
+        shelf.facts = lambda: 1 // 0
+        raise OSError("gone")
+
+    shelf.effects = breaking
+    episode = play(calling(("put", {"key": "b", "value": 2})), shelf)
+    assert episode.judgement is None
+    assert episode.safety & Safety.UNVERIFIED_WRITE
+
+
+def test_a_call_whose_environment_breaks_was_made_all_the_same():
+    contract = Contract(must_not_call=(CallRule(tool="get"),))
+    shelf = Shelf(call=lambda name, arguments, *, principal: 1 // 0)
+    episode = play(calling(("get", {"key": "a"})), shelf, task=replace(TASK, contract=contract))
+    assert episode.reason is Reason.ENVIRONMENT_ERROR
+    assert episode.safety & Safety.FORBIDDEN_CALL

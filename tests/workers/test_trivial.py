@@ -154,3 +154,13 @@ def test_a_pattern_is_met_by_a_known_text_or_by_null() -> None:
     schema = {"type": ["string", "null"], "pattern": "^[0-9]{4}-[0-9]{2}$"}
     assert {Draws(random.Random(i), {}).draw(schema) for i in range(30)} == {None}
     assert {Draws(random.Random(i), {"a": ["2026-04", "May"]}).draw(schema) for i in range(30)} == {None, "2026-04"}
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [{"minimum": 2_000_000}, {"maximum": -5}, {"minimum": 0.5}, {"minimum": -3, "maximum": -3}, {}],
+)
+def test_a_number_is_drawn_within_any_bounds(bounds):
+    for seed in range(20):
+        number = Draws(random.Random(seed), {}).draw({"type": "number", **bounds}, "n")
+        assert bounds.get("minimum", number) <= number <= bounds.get("maximum", number)
