@@ -139,7 +139,7 @@ class RunRecord(NamedTuple):
 
 FIELDS = RunRecord._fields
 _NOT_DETERMINISTIC = ("attempt", "wall_us", "digest", "trace_file", "trace_offset")
-_LEVELS = ("env_requested", "env_level", "agent_requested", "agent_level")
+_HERMETIC = ("env_requested", "env_level", "agent_requested", "agent_level", "violations")
 
 
 def fields_of(schema: int) -> tuple[str, ...]:
@@ -148,8 +148,8 @@ def fields_of(schema: int) -> tuple[str, ...]:
 
 
 def deterministic(schema: int = SCHEMA_VERSION) -> tuple[str, ...]:
-    """Return the fields that do not depend on workers, time or attempts, nor (since schema 2) on hermetic levels."""
-    left_out = _NOT_DETERMINISTIC if schema == 1 else _NOT_DETERMINISTIC + _LEVELS
+    """Return the fields that do not depend on workers, time, attempts or, since schema 2, on hermetic levels."""
+    left_out = _NOT_DETERMINISTIC if schema == 1 else _NOT_DETERMINISTIC + _HERMETIC
     return tuple(name for name in fields_of(schema) if name not in left_out)
 
 

@@ -28,8 +28,8 @@ from passhat.workers.records import (
     unpack_record,
 )
 
-LEVELS = ("env_requested", "env_level", "agent_requested", "agent_level")
-HOW_IT_WAS_COME_BY = ("attempt", "wall_us", "trace_file", "trace_offset", "digest", *LEVELS)
+HERMETIC = ("env_requested", "env_level", "agent_requested", "agent_level", "violations")
+HOW_IT_WAS_COME_BY = ("attempt", "wall_us", "trace_file", "trace_offset", "digest", *HERMETIC)
 
 _counts = st.none() | st.integers(0, 2**40)
 _scores = st.none() | st.floats(0, 1, width=32)
@@ -114,8 +114,8 @@ def test_an_older_schema_has_the_fields_it_had() -> None:
     assert fields_of(1) == tuple(name for name in FIELDS if name not in later)
     assert fields_of(2) == fields_of(SCHEMA_VERSION) == FIELDS
     assert deterministic(2) == tuple(f for f in fields_of(2) if f not in HOW_IT_WAS_COME_BY)
-    assert [name for name in deterministic(1) if name in LEVELS] == ["env_level", "agent_level"]
-    assert {*deterministic(1)} - {*LEVELS} == {*fields_of(1)} - {*HOW_IT_WAS_COME_BY}
+    assert [name for name in deterministic(1) if name in HERMETIC] == ["env_level", "agent_level", "violations"]
+    assert {*deterministic(1)} - {*HERMETIC} == {*fields_of(1)} - {*HOW_IT_WAS_COME_BY}
 
 
 def test_a_record_that_cannot_be_packed_leaves_nothing_behind() -> None:
