@@ -4,11 +4,10 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from passhat.runner import cli
 from passhat.runner.check_env import check_environment
 from passhat.runner.errors import InvalidFile, UsageError
 from passhat.workers.conformance import CHECKS
@@ -64,29 +63,15 @@ dict = dict
 '''
 
 
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
+Passhat = Callable[..., Any]
 
 
-Passhat = Callable[..., Answer]
-
-
-@pytest.fixture
-def passhat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_folder: Path) -> Passhat:
-    """The command, in a folder with a user's module; what it imports is forgotten afterwards."""
+@pytest.fixture(autouse=True)
+def lamp(monkeypatch: pytest.MonkeyPatch, own_folder: Path) -> None:
+    """A folder with a user's module; what is imported from it is forgotten afterwards."""
     (own_folder / "lamp.py").write_text(LAMP)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "lamp", raising=False)
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["passhat", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Answer(int(ended.value.code or 0), *capsys.readouterr())
-
-    return call
 
 
 def states(document: dict[str, Any]) -> dict[str, str]:

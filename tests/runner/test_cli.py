@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +16,10 @@ from passhat.runner import cli
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        document = json.loads(self.out)
-        assert isinstance(document, dict)
-        return document
+Passhat = Callable[..., Any]
 
 
-Passhat = Callable[..., Answer]
-
-
-@pytest.fixture
-def passhat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Passhat:
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["passhat", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), out, err)
-
-    return call
-
-
-def run_desk(passhat: Passhat, *more: str) -> Answer:
+def run_desk(passhat: Passhat, *more: str) -> Any:
     return passhat("run", "desk", "--tasks", "10", "--runs", "3", "--workers", "0", *more)
 
 

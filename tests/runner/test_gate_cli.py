@@ -2,50 +2,18 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from passhat.runner import cli
-
 GO = {"id": "here", "metric": "attempt_rate", "at_least": 0.5, "by": "estimate"}
 NO = {"id": "too-high", "metric": "attempt_rate", "at_least": 0.99, "by": "estimate"}
 OPEN = {"id": "too-few", "metric": "delta_attempt_rate", "at_least": -0.05}
 
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        document = json.loads(self.out)
-        assert isinstance(document, dict)
-        return document
-
-
-Passhat = Callable[..., Answer]
-
-
-@pytest.fixture
-def passhat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Passhat:
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["passhat", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), out, err)
-
-    return call
+Passhat = Callable[..., Any]
 
 
 @pytest.fixture

@@ -108,9 +108,9 @@ def test_hosts_that_have_processors_now_are_named_once(ray: FakeRay) -> None:
 
 def test_every_node_gets_a_copy_of_the_folder_that_is_named_and_of_no_other(ray: FakeRay) -> None:
     session()
-    session(Path("/work/agents"))
+    session(Path("/shared/agents"))
     environments = [settings.get("runtime_env") for settings in ray.joined]
-    assert environments == [None, {"working_dir": "/work/agents", "excludes": ["results/", "*.mpk", "*.trace"]}]
+    assert environments == [None, {"working_dir": "/shared/agents", "excludes": ["results/", "*.mpk", "*.trace"]}]
 
 
 @pytest.mark.parametrize(

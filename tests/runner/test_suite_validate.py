@@ -1,15 +1,13 @@
 """`passhat suite validate`: which tasks may be in a suite, and why the others may not."""
 
 import json
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from passhat.runner import cli
 from passhat.workers.contract import CallRule, Contract, Task, task_content
 from passhat.workers.desk_tasks import TEMPLATES, DeskTasks
 
@@ -20,33 +18,7 @@ LEAKING = replace(CREDIT, id="leaking", request=f"{CREDIT.request} It was {AMOUN
 NO_CALLS = Contract(must_not_call=(CallRule(tool="get_account"), CallRule(tool="export_records")))
 EMPTY = Task(id="empty", cohort="own", request="Do it.", world=CREDIT.world, contract=NO_CALLS)
 
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        document = json.loads(self.out)
-        assert isinstance(document, dict)
-        return document
-
-
-Validate = Callable[..., Answer]
-
-
-@pytest.fixture
-def validate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Validate:
-    def call(*arguments: str, verb: Sequence[str] = ("suite", "validate")) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["passhat", *verb, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), out, err)
-
-    return call
+Passhat = Callable[..., Any]
 
 
 def write_suite(*tasks: Task, environment: str = "desk", **keys: Any) -> str:
@@ -56,8 +28,8 @@ def write_suite(*tasks: Task, environment: str = "desk", **keys: Any) -> str:
     return "own.yaml"
 
 
-def test_the_desk_is_admitted_whole_and_every_template_named(validate: Validate) -> None:
-    answer = validate("desk", "--tasks", "60")
+def test_the_desk_is_admitted_whole_and_every_template_named(passhat: Passhat) -> None:
+    answer = passhat("suite", "validate", "desk", "--tasks", "60")
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert lines[1] == "tasks    60 examined, 60 admitted, 0 rejected"
@@ -66,8 +38,8 @@ def test_the_desk_is_admitted_whole_and_every_template_named(validate: Validate)
     assert sum(int(line.split()[2]) for line in lines[4:]) == sum(int(line.split()[3]) for line in lines[4:]) == 60
 
 
-def test_json_says_the_same_in_one_document(validate: Validate) -> None:
-    document = validate("desk", "--tasks", "20", "--json").document
+def test_json_says_the_same_in_one_document(passhat: Passhat) -> None:
+    document = passhat("suite", "validate", "desk", "--tasks", "20", "--json").document
     assert document["schema"] == "passhat.suite-validation/1"
     assert {key: document["suite"][key] for key in ("name", "version", "environment")} == {
         "name": "desk", "version": "1", "environment": "desk"
@@ -80,9 +52,9 @@ def test_json_says_the_same_in_one_document(validate: Validate) -> None:
     }  # fmt: skip
 
 
-def test_rejections_name_task_check_and_reason_and_end_with_1(validate: Validate) -> None:
+def test_rejections_name_task_check_and_reason_and_end_with_1(passhat: Passhat) -> None:
     suite = write_suite(CREDIT, LEAKING, EMPTY)
-    answer = validate(suite)
+    answer = passhat("suite", "validate", suite)
     assert answer.code == 1
     reason = f"{AMOUNT} (payload amount_minor) is given away; if it is meant to be known, put it in inputs"
     assert answer.out.splitlines()[1:] == [
@@ -98,7 +70,7 @@ def test_rejections_name_task_check_and_reason_and_end_with_1(validate: Validate
         f"  leaking  leak: {reason}",
         "  empty  trivial agent: complete passes, though it understands nothing",
     ]
-    document = validate(suite, "--json").document
+    document = passhat("suite", "validate", suite, "--json").document
     assert document["rejected"][0] == {
         "task": "leaking",
         "cohort": "routine",
@@ -110,35 +82,35 @@ def test_rejections_name_task_check_and_reason_and_end_with_1(validate: Validate
     assert (document["examined"], document["admitted"], len(document["rejected"])) == (3, 1, 2)
 
 
-def test_the_first_tasks_alone_may_be_examined(validate: Validate) -> None:
-    answer = validate(write_suite(CREDIT, LEAKING), "--tasks", "1")
+def test_the_first_tasks_alone_may_be_examined(passhat: Passhat) -> None:
+    answer = passhat("suite", "validate", write_suite(CREDIT, LEAKING), "--tasks", "1")
     assert answer.code == 0
     assert "tasks    1 examined, 1 admitted, 0 rejected" in answer.out
 
 
-def test_the_suites_own_limits_hold(validate: Validate) -> None:
-    document = validate(write_suite(CREDIT, limits={"turns": 2}), "--json").document
+def test_the_suites_own_limits_hold(passhat: Passhat) -> None:
+    document = passhat("suite", "validate", write_suite(CREDIT, limits={"turns": 2}), "--json").document
     assert {problem["check"] for problem in document["rejected"]} == {"oracle"}
 
 
-def test_a_dry_run_finds_the_same(validate: Validate) -> None:
+def test_a_dry_run_finds_the_same(passhat: Passhat) -> None:
     suite = write_suite(CREDIT, LEAKING)
     Path("validated_agent.py").write_text("def run(task, tools, ctx):\n    return None\n")
-    plan = validate(suite, "-r", "validated_agent:run", "--dry-run", "--json", verb=("run",)).document
-    rejected = validate(suite, "--json").document["rejected"]
+    plan = passhat("run", suite, "-r", "validated_agent:run", "--dry-run", "--json").document
+    rejected = passhat("suite", "validate", suite, "--json").document["rejected"]
     assert plan["admission"] == {
         "examined": 2,
         "rejected": {problem["task"]: [f"{problem['check']}: {problem['reason']}"] for problem in rejected},
     }
 
 
-def test_a_users_environment_is_used_and_what_it_prints_is_no_part_of_the_answer(validate: Validate) -> None:
+def test_a_users_environment_is_used_and_what_it_prints_is_no_part_of_the_answer(passhat: Passhat) -> None:
     Path("validated_world.py").write_text(
         "from passhat.workers.desk import Desk\n\n\n"
         "class Loud(Desk):\n    def reset(self, *, seed, options):\n        print('hello')\n"
         "        super().reset(seed=seed, options=options)\n"
     )
-    answer = validate(write_suite(CREDIT, environment="validated_world:Loud"), "--json")
+    answer = passhat("suite", "validate", write_suite(CREDIT, environment="validated_world:Loud"), "--json")
     assert (answer.code, answer.document["admitted"]) == (0, 1)
     assert "hello" in answer.err
 
@@ -154,12 +126,12 @@ def test_a_users_environment_is_used_and_what_it_prints_is_no_part_of_the_answer
         (["no_world.yaml"], 1, "cannot"),
     ],
 )
-def test_what_cannot_be_examined_is_refused(validate: Validate, arguments: list[str], code: int, words: str) -> None:
+def test_what_cannot_be_examined_is_refused(passhat: Passhat, arguments: list[str], code: int, words: str) -> None:
     Path("broken.yaml").write_text("name: [")
     Path("validated_nowhere.py").write_text("raise RuntimeError('no database here')\n")
     write_suite(CREDIT, environment="validated_nowhere:build")
     Path("own.yaml").rename("no_world.yaml")
     write_suite(CREDIT)
-    answer = validate(*arguments)
+    answer = passhat("suite", "validate", *arguments)
     assert (answer.code, answer.out) == (code, "")
     assert words in answer.err
