@@ -17,6 +17,7 @@ from passhat.stats.bootstrap import bootstrap_mean
 from passhat.stats.discordant import mcnemar_tasks
 from passhat.stats.multiplicity import holm
 from passhat.stats.paired import (
+    Completions,
     PairHistogram,
     bootstrap_difference,
     completed_difference,
@@ -41,7 +42,9 @@ Document = dict[str, Any]
 def compare(pairing: Pairing) -> Document:
     """Return the comparison of two releases that were paired."""
     pairs = _treated(pairing)
+    both = completions(pairing.outcomes_base, pairing.outcomes_candidate)
     most = int(min(pairing.outcomes_base.planned.max(), pairing.outcomes_candidate.planned.max()))
+    deltas = {k: _delta(pairs, both, k) for k in ks_up_to(most)}
     moved = moved_tasks(pairing.outcomes_base, pairing.outcomes_candidate)
     return {
         "schema": SCHEMA,
@@ -58,8 +61,8 @@ def compare(pairing: Pairing) -> Document:
         "mcnemar": _mcnemar(pairs),
         "sign_flip": _sign_flip(pairs, 1),
         "delta": {
-            "attempt_rate": _delta(pairing, pairs, 1),
-            "pass_hat": [{"k": k, **_delta(pairing, pairs, k)} for k in ks_up_to(most)],
+            "attempt_rate": deltas[1],
+            "pass_hat": [{"k": k, **delta} for k, delta in deltas.items()],
         },
         "fixes": [pairing.tasks[row] for row in moved.fixes],
         "regressions": [pairing.tasks[row] for row in moved.regressions],
@@ -135,10 +138,9 @@ def _sign_flip(pairs: PairHistogram, k: int) -> Document:
     }
 
 
-def _delta(pairing: Pairing, pairs: PairHistogram, k: int) -> Document:
+def _delta(pairs: PairHistogram, both: Completions, k: int) -> Document:
     """The mean over tasks of the difference of pass^k; k = 1 is the attempt rate, task by task."""
     differences = pass_hat_differences(pairs, k)
-    both = completions(pairing.outcomes_base, pairing.outcomes_candidate)
     whole = completed_difference(both, k)
     document = {
         "estimate": differences.estimate,
@@ -191,7 +193,7 @@ def _cohorts(pairing: Pairing) -> list[Document]:
 
 def _cohort(cohort: str, part: Pairing) -> Document:
     base, candidate = part.outcomes_base, part.outcomes_candidate
-    delta = _delta(part, _treated(part), 1)
+    delta = _delta(_treated(part), completions(base, candidate), 1)
     return {
         **{name: value for name, value in delta.items() if name not in ("estimate", "tasks")},
         "cohort": cohort,

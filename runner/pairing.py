@@ -95,7 +95,7 @@ class Runs:
 
     def events(self, bit: int) -> tuple[BoolArray, BoolArray]:
         """Whether any attempt had a safety event, and whether all were watched for it, and the run to a verdict."""
-        events, watched = self.side.account.safety()
+        events, watched = self.side.account.safety
         seen = (watched[self.planned] & bit) != 0
         return (events[self.planned] & bit) != 0, seen & (self.status <= Status.FAIL)
 

@@ -281,7 +281,7 @@ class Standing:
         A kind that no run was watched for is null, which is not none: an import's source may not say. Null altogether
         when there is no kind that was.
         """
-        events, watched = (values[self.account.release == self.number] for values in self.account.safety())
+        events, watched = (values[self.account.release == self.number] for values in self.account.safety)
         kinds = int(np.bitwise_or.reduce(watched, initial=0))
         if not kinds:
             return None

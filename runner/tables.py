@@ -8,6 +8,7 @@ The only place where a record is left out of anything, and every one that is lef
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from passhat.workers.order import Cell
 from passhat.workers.records import Outcome, Reason, Safety, Status, deterministic
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Account:
     """What a plan has and what came back. Rows number the records of `columns`."""
 
@@ -54,8 +55,9 @@ class Account:
         cell = self.plan.grid.locate(int(self.planned[planned]))
         return f"{self.plan.tasks[cell.task]}/{cell.run}"
 
+    @cached_property
     def safety(self) -> tuple[IntArray, IntArray]:
-        """Return each planned run's safety bits over all its attempts, and those that every attempt was watched for."""
+        """Each planned run's safety bits over all its attempts, and those that every attempt was watched for."""
         rows = np.flatnonzero(self.index >= 0)
         where = self.index[rows]
         events = np.zeros(len(self.planned), dtype=np.int64)
