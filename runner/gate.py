@@ -16,7 +16,7 @@ from passhat.runner.gate_file import Gate, Kind, Rule
 from passhat.runner.gate_words import observed, required
 from passhat.runner.metrics import Observation, observe
 from passhat.runner.pairing import Pairing
-from passhat.runner.render import count
+from passhat.runner.render import count, some
 from passhat.runner.tables import records_digest
 from passhat.stats.planning import tasks_to_pass
 from passhat.stats.rare import trials_needed
@@ -83,9 +83,7 @@ def _refuse_unmatched(pairing: Pairing) -> None:
     tasks = [*unmatched["base_only"], *unmatched["candidate_only"]]
     runs = unmatched["base_cells"] + unmatched["candidate_cells"]
     if tasks or runs:
-        named = (
-            f"{count(len(tasks), 'task')} ({', '.join(tasks[:3])}{', …' if len(tasks) > 3 else ''})" if tasks else ""
-        )
+        named = f"{count(len(tasks), 'task')} ({some(tasks, 3)})" if tasks else ""
         lone = f"{count(runs, 'run')} of tasks that both ran" if runs else ""
         raise NotAcceptable(
             f"planned for one release only: {' and '.join(part for part in (named, lone) if part)}; "
@@ -184,12 +182,11 @@ def _settle(rule: Rule, seen: Observation) -> str | None:
         return f"{count(seen.unscored, 'run')} without a verdict, or not watched, could settle it"
     if not rule.reads_bound or len(seen.parts) != 1 or rule.file.interval != "task-dirichlet":
         return None
-    part = seen.parts[0]
-    values = [float(value) for value in (part.low if rule.is_floor else part.high).values]
-    tasks, limit, threshold = (part.low if rule.is_floor else part.high).tasks, part.low.lower_limit, rule.threshold
+    adverse = seen.parts[0].low if rule.is_floor else seen.parts[0].high
+    values, limit, threshold = [float(value) for value in adverse.values], adverse.lower_limit, rule.threshold
     if not rule.is_floor:  # seen from the other end
         values, threshold = [1 + limit - value for value in values], 1 + limit - threshold
-    more = tasks_to_pass(values, tasks, float(threshold), alpha=rule.alpha, power=POWER, lower_limit=limit)
+    more = tasks_to_pass(values, adverse.tasks, float(threshold), alpha=rule.alpha, power=POWER, lower_limit=limit)
     if more is None:
         return "the estimate does not meet it: more tasks like these would not make it pass"
     return f"{more:,} more {'task' if more == 1 else 'tasks'} like these would make it pass with chance {POWER:g}"

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from passhat.runner.gate_file import Kind, Rule
 from passhat.runner.metrics import Observation
+from passhat.runner.render import some
 
 _MOST_DIGITS = 12
 
@@ -31,7 +32,7 @@ def observed(rule: Rule, seen: Observation) -> str:
         text += f" [{_number(rule, Fraction(seen.lower))}, {_number(rule, Fraction(seen.upper))}]"
     text = _with_unit(rule, text, high)
     if seen.examples:
-        text += f": {', '.join(seen.examples[:3])}{', …' if len(seen.examples) > 3 else ''}"
+        text += f": {some(seen.examples, 3)}"
     return text
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from passhat.runner.columns import Array
 from passhat.runner.errors import NotAcceptable, NothingMatched, UsageError
 from passhat.runner.files import nearest, shown
+from passhat.runner.render import some
 from passhat.runner.report import load_account, treatment
 from passhat.runner.store import Campaign
 from passhat.runner.tables import MISSING, Account, ReleaseTable, release_table
@@ -319,10 +320,6 @@ def _moved(base: Side, candidate: Side, shared: set[str]) -> set[str]:
     return {task for task in shared if cohorts[0][task] != cohorts[1][task]}
 
 
-def _named(tasks: set[str]) -> str:
-    return ", ".join(sorted(tasks)[:_NAMED]) + (", …" if len(tasks) > _NAMED else "")
-
-
 def _differences(base: Campaign, candidate: Campaign, changed: set[str], moved: set[str]) -> Iterator[str]:
     """Say what differs between the conditions of two campaigns."""
     if base.id == candidate.id:
@@ -332,9 +329,9 @@ def _differences(base: Campaign, candidate: Campaign, changed: set[str], moved: 
     if None not in digests and digests[0] != digests[1]:
         yield f"suite digest {digests[0][:23]} and {digests[1][:23]}"
     if changed:
-        yield f"{len(changed)} tasks of one id have different contents: {_named(changed)}"
+        yield f"{len(changed)} tasks of one id have different contents: {some(sorted(changed), _NAMED)}"
     if moved:
-        yield f"{len(moved)} tasks are in different cohorts: {_named(moved)}"
+        yield f"{len(moved)} tasks are in different cohorts: {some(sorted(moved), _NAMED)}"
     if "run" == one["origin"] == other["origin"]:
         yield from _unequal("seed", one["seed"], other["seed"])
         for limit in sorted({*one["limits"], *other["limits"]}):

@@ -121,6 +121,11 @@ def render_doctor(findings: Document) -> str:
     return "\n".join(f"{state:<5} {check:<{width}}  {found}" for state, check, found in rows) + "\n"
 
 
+def some(names: Sequence[str], most: int) -> str:
+    """Return the first of many names, with a mark where there are more."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return aligned lines: the first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
-from passhat.runner.render import count, entry, method_text, overrides_text, shown_ks, table
+from passhat.runner.render import count, entry, method_text, overrides_text, shown_ks, some, table
 
 Document = dict[str, Any]
 
@@ -65,7 +65,7 @@ def _matched_lines(comparison: Document) -> Iterator[str]:
     for side, label in _SIDES:
         only, lone = unmatched[f"{side}_only"], unmatched[f"{side}_cells"]
         if only:
-            yield from entry("", f"only {label}: {count(len(only), 'task')}: {_named(only)}")
+            yield from entry("", f"only {label}: {count(len(only), 'task')}: {some(only, _SHOWN)}")
         if lone:
             yield from entry("", f"only {label}: {count(lone, 'cell')} of matched tasks")
     if comparison["differences"]:
@@ -75,10 +75,6 @@ def _matched_lines(comparison: Document) -> Iterator[str]:
         yield from _count_lines(comparison["counts"][side], label)
 
 
-def _named(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-
-
 def _count_lines(counts: Document, label: str) -> Iterator[str]:
     unscored = counts["planned"] - counts["passed"] - counts["failed"]
     text = f"{counts['passed']} of {counts['planned']} passed"
@@ -86,7 +82,7 @@ def _count_lines(counts: Document, label: str) -> Iterator[str]:
         names = [name for name in ("invalid", "pending", "missing") if counts[name]]
         kinds = [f"{name} {counts[name]}/{counts['planned']}" for name in names]
         treatment = "count as not passed" if counts["on_missing"] == "fail" else "are left out"
-        text += f"; {', '.join(kinds)}, which {treatment}: {_named(counts['unscored'])}"
+        text += f"; {', '.join(kinds)}, which {treatment}: {some(counts['unscored'], _SHOWN)}"
     yield from entry(f"  {label}", text)
 
 
@@ -185,7 +181,7 @@ def _quadrant(name: str) -> str:
 def _safety_lines(safety: Document) -> Iterator[str]:
     events = {name: event for name, event in safety["events"].items() if event["base"] or event["candidate"]}
     for name, event in events.items():
-        new = f", {event['new']} new: {_named(event['examples'])}" if event["new"] else ""
+        new = f", {event['new']} new: {some(event['examples'], _SHOWN)}" if event["new"] else ""
         yield from entry("safety", f"{name.replace('_', ' ')}: runs {event['base']} → {event['candidate']}{new}")
     if not events:
         yield from entry("safety", "no event under either")

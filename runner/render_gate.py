@@ -5,7 +5,7 @@ from textwrap import wrap
 from typing import Any
 from xml.etree import ElementTree
 
-from passhat.runner.render import count, short, table
+from passhat.runner.render import count, short, some, table
 
 Document = dict[str, Any]
 
@@ -42,7 +42,7 @@ def render_declaration(declaration: Document) -> str:
         lines.append("with fewer tasks such a rule cannot pass, whatever the runs show")
     earlier = declaration["earlier_campaigns"]
     if earlier:
-        named = ", ".join(earlier[:3]) + (", …" if len(earlier) > 3 else "")
+        named = some(earlier, 3)
         lines.append(
             f"warning  {count(len(earlier), 'campaign')} there already ({named}): a verdict on it is exploratory"
         )
